@@ -66,7 +66,7 @@ SIMULATED ?= 10000
 soak: $(VENV)/.torch ## SIMULATED=10000 histories of the service, then kill arbiter, agents, jobs at KILLS=200 moments, one data directory 300 times, damage 200 journals, fail 10,000 machines (hours)
 	THEMIS_SIMULATED_SEEDS=$(SIMULATED) THEMIS_SIMULATED_MUTATIONS=300 $(PYTEST) tests/simulation
 	THEMIS_SIMULATED_FAULTS=10000 $(PYTEST) tests/sim/test_simulated_faults.py
-	THEMIS_RAY_FORMS=all $(PYTEST) tests/adapters/test_tune_cluster.py tests/service/test_ray_life.py
+	THEMIS_RAY_FORMS=all $(PYTEST) tests/client/test_tune_cluster.py tests/service/test_ray_life.py
 	THEMIS_CONFORMANCE_SEEDS=3 $(PYTEST) tests/policies/test_conformance.py tests/policies/test_conformance_kit.py
 	THEMIS_DELIVERY_SEEDS=100 $(PYTEST) tests/policies/test_delivery.py
 	THEMIS_FAULT_TRIALS=$(KILLS) THEMIS_RAY_FAULT_TRIALS=$(RAY_KILLS) $(PYTEST) tests/service/test_faults.py

@@ -18,8 +18,8 @@ from statistics import median
 
 import numpy as np
 
-from themis.auction import ANYWHERE, MACHINE, RACK, Bids, Limits, Supply, clear
 from themis.optimize import MixedIntegerProgram, solve
+from themis.policies.auction import ANYWHERE, MACHINE, RACK, Bids, Limits, Supply, clear
 
 CAP = 100_000
 """Most rows of the reference's bid table for one app."""

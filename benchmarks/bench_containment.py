@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from themis.errors import InputError
-from themis.executors.hosts import Host, NodeSettings
-from themis.executors.local import LocalExecutor
-from themis.executors.program import Program
+from themis.machines.agent import means
+from themis.machines.agent.cells import KINDS
+from themis.machines.agent.system import SYSTEM
+from themis.machines.engines.hosts import Host, NodeSettings
+from themis.machines.engines.local import LocalExecutor
+from themis.machines.engines.program import Program
 from themis.model.cluster import Machine
 from themis.model.events import Grant, JobStarted, JobStopped, Revoke
-from themis.node import means
-from themis.node.cells import KINDS
-from themis.node.system import SYSTEM
 from themis.testing.builders import app, job
 
 HIDES = """

@@ -22,24 +22,24 @@ from statistics import median
 import numpy as np
 
 from themis.core import reference
-from themis.core import snapshot as snapshots
+from themis.core import take_snapshot as snapshots
+from themis.core.app_lifecycle import add_app
 from themis.core.conserve import left_over
-from themis.core.gangs import Placed
 from themis.core.intend import intend
-from themis.core.lifecycle import add_app
 from themis.core.offer import FreeGpus
 from themis.core.place import place
+from themis.core.placed_gangs import Placed
 from themis.core.state import State
 from themis.model.answers import TimeShare
-from themis.model.columns import columns_of
 from themis.model.settings import Settings
 from themis.model.snapshot import Snapshot
+from themis.model.snapshot_columns import columns_of
 from themis.model.units import Int
 from themis.policies.api import Workbench, make_policy
-from themis.profiles.models import DEFAULT_BOOK
-from themis.profiles.presets import load_cluster
 from themis.testing.policies import decide
-from themis.traces.api import load_workload
+from themis.traces.formats import load_workload
+from themis.traces.profiles.models import DEFAULT_BOOK
+from themis.traces.profiles.presets import load_cluster
 
 POLICIES = ("themis", "fair_finish", "drf", "tiresias", "fifo", "gandiva", "max_min_fairness", "isolated")
 SIZES = (100, 1000, 10_000)

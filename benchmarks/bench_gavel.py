@@ -29,18 +29,18 @@ from statistics import median
 
 import numpy as np
 
-from themis.gavel.finish_time import JobsProgress, finish_time_fairness, needed
-from themis.gavel.hierarchy import Entity, SharingRule, hierarchical
-from themis.gavel.makespan import min_makespan
-from themis.gavel.max_min import max_min, max_min_water_filling, normalised_unit
-from themis.gavel.pair_deadlines import keep_deadlines_paired
-from themis.gavel.pair_hierarchy import hierarchical_paired
-from themis.gavel.pair_totals import best_total_paired
-from themis.gavel.total import best_total, cost_adjusted, in_order, precedence, relative
 from themis.model.units import Float, Int
 from themis.optimize.shares.pair_filling import water_fill_paired
 from themis.optimize.shares.pairs import PairRates, PairShares, highest_level_paired, paired_throughput
 from themis.optimize.shares.problem import Need, Problem
+from themis.policies.gavel.finish_time_shares import JobsProgress, finish_time_fairness, needed
+from themis.policies.gavel.hierarchy import Entity, SharingRule, hierarchical
+from themis.policies.gavel.makespan_shares import min_makespan
+from themis.policies.gavel.max_min import max_min, max_min_water_filling, normalised_unit
+from themis.policies.gavel.pair_deadlines import keep_deadlines_paired
+from themis.policies.gavel.pair_hierarchy import hierarchical_paired
+from themis.policies.gavel.pair_totals import best_total_paired
+from themis.policies.gavel.total import best_total, cost_adjusted, in_order, precedence, relative
 
 TABLE = Path(os.environ.get("THEMIS_DATA", Path(__file__).parents[2] / "shared" / "data")) / "gavel" / "tables"
 TYPES = ("v100", "p100", "k80")

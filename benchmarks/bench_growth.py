@@ -19,7 +19,7 @@ from pathlib import Path
 from bench_service import Nothing, memory_mb
 from themis.client import themis_pb2 as pb
 from themis.core.scheduler import Scheduler
-from themis.executors.hosts import Host
+from themis.machines.engines.hosts import Host
 from themis.model.cluster import Machine
 from themis.model.events import JobReached
 from themis.policies.api import make_policy

@@ -25,18 +25,18 @@ from unittest.mock import patch
 import numpy as np
 
 from bench_gavel import instance, new_jobs, work_left
-from themis.auction import clear, clearing
-from themis.gavel.finish_time import finish_time_fairness
-from themis.gavel.makespan import min_makespan
-from themis.gavel.max_min import max_min, max_min_water_filling
 from themis.optimize.matrix_game import GameProgram
 from themis.optimize.shares import level
 from themis.policies import themis as themis_policy
 from themis.policies.api import make_policy
-from themis.profiles.models import DEFAULT_BOOK
-from themis.profiles.presets import load_cluster
+from themis.policies.auction import clear, clearing
+from themis.policies.gavel.finish_time_shares import finish_time_fairness
+from themis.policies.gavel.makespan_shares import min_makespan
+from themis.policies.gavel.max_min import max_min, max_min_water_filling
 from themis.sim.runner import Simulation
-from themis.traces.api import load_workload
+from themis.traces.formats import load_workload
+from themis.traces.profiles.models import DEFAULT_BOOK
+from themis.traces.profiles.presets import load_cluster
 
 DATA = Path(os.environ.get("THEMIS_DATA", Path(__file__).parents[2] / "shared" / "data"))
 PHILLY = DATA / "philly" / "philly_themis_like_apps.csv.gz"

@@ -22,11 +22,11 @@ import numpy as np
 
 from themis.model.log import LogWriter
 from themis.policies.api import make_policy
-from themis.profiles.models import DEFAULT_BOOK
-from themis.profiles.presets import load_cluster
 from themis.report.metrics import Fold
 from themis.sim.runner import Record, Simulation
-from themis.traces.api import load_workload
+from themis.traces.formats import load_workload
+from themis.traces.profiles.models import DEFAULT_BOOK
+from themis.traces.profiles.presets import load_cluster
 
 TRACE = "philly/philly_themis_like_apps.csv.gz"
 TAIL = 10

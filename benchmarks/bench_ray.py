@@ -26,26 +26,26 @@ from typing import Any
 
 import numpy as np
 
-from themis.authority.ca import Authority
 from themis.client import themis_pb2 as pb
-from themis.executors.fleet import FleetExecutor, FleetSettings
-from themis.executors.gangs import Pace
-from themis.executors.hosts import Host, NodeSettings
-from themis.executors.local import LocalExecutor
-from themis.executors.members import Members, authority_folder, members_file
-from themis.executors.program import Program, Programs
-from themis.executors.ray import RayExecutor, RaySettings
+from themis.machines.agent.channel import ChannelClosed, SocketChannel, connect
+from themis.machines.agent.identity import make_token
+from themis.machines.agent.joining import Wish, join
+from themis.machines.agent.messages import Go, Hello, Prepare, Renew, Stop, TaskState
+from themis.machines.engines.fleet import FleetExecutor, FleetSettings
+from themis.machines.engines.gangs import Pace
+from themis.machines.engines.hosts import Host, NodeSettings
+from themis.machines.engines.local import LocalExecutor
+from themis.machines.engines.members import Members, authority_folder, members_file
+from themis.machines.engines.program import Program, Programs
+from themis.machines.engines.ray import RayExecutor, RaySettings
 from themis.model.cluster import Machine
 from themis.model.events import Grant, JobStarted, JobStopped, MachineJoined, Revoke
-from themis.node.channel import ChannelClosed, SocketChannel, connect
-from themis.node.identity import make_token
-from themis.node.joining import Wish, join
-from themis.node.messages import Go, Hello, Prepare, Renew, Stop, TaskState
 from themis.service.api.submission import submit
 from themis.service.engine.arbiter import Arbiter
 from themis.service.engine.config import Config
 from themis.service.engine.journal import Journal
 from themis.testing.builders import app, job
+from themis.trust.authority.ca import Authority
 
 SLEEP = Program(argv=("sleep", "600"), grace_s=10.0)
 
@@ -106,7 +106,9 @@ def on_fleet(folder: Path) -> Iterator[Bench]:
                     members.add_token(secret, 60.0)
                 state = folder / f"state{n}"
                 join(state, executor.listening(), token, Wish(name=f"m{n}", gpus=2, root=folder / f"tasks{n}"))
-                agents.append(subprocess.Popen([sys.executable, "-m", "themis.node.remote", "--state", str(state)]))
+                agents.append(
+                    subprocess.Popen([sys.executable, "-m", "themis.machines.agent.remote", "--state", str(state)])
+                )
                 joined = events.get(timeout=120)
                 assert isinstance(joined, MachineJoined)
                 executor.join(joined.machine)

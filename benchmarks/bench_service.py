@@ -24,12 +24,12 @@ from typing import Any
 import numpy as np
 
 from themis import Agent
+from themis.cli.live_demo.demo_run import service
 from themis.client import themis_pb2 as pb
 from themis.client.client import Client, Unavailable
-from themis.core import snapshot as snapshots
-from themis.demo.live import service
-from themis.executors.hosts import Host
-from themis.executors.program import Programs
+from themis.core import take_snapshot as snapshots
+from themis.machines.engines.hosts import Host
+from themis.machines.engines.program import Programs
 from themis.model.cluster import Machine
 from themis.model.events import Command, Grant, JobStarted, JobStopped, Revoke
 from themis.model.workload import App

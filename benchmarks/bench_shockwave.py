@@ -21,9 +21,9 @@ import numpy as np
 
 from themis.optimize.rounds.knapsack import best_counts
 from themis.optimize.rounds.window import Window
-from themis.planning.order import ordered
-from themis.planning.promise import Claims, promised
 from themis.policies.planned import HANDED_OUT
+from themis.policies.planning.order import ordered
+from themis.policies.planning.promise import Claims, promised
 from themis.policies.shockwave import Shockwave
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))

@@ -24,11 +24,11 @@ import numpy as np
 
 from themis.model.workload import Workload
 from themis.policies.api import make_policy
-from themis.profiles.models import DEFAULT_BOOK
-from themis.profiles.presets import load_cluster
 from themis.report.metrics import Fold
 from themis.sim.runner import Simulation
-from themis.traces.api import load_workload
+from themis.traces.formats import load_workload
+from themis.traces.profiles.models import DEFAULT_BOOK
+from themis.traces.profiles.presets import load_cluster
 
 DAY = 86400.0
 TRACES = {"philly": ("philly/philly_jobs.csv.gz", "256x8"), "itp": ("itp/raw-traces.tar.gz", "192x8")}

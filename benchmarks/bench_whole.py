@@ -23,19 +23,19 @@ import highspy
 import numpy as np
 
 from bench_gavel import GANG_PART, GANGS, Instance, new_jobs, textbook, timed, work_left
-from themis.gavel.finish_time import JobsProgress, finish_time_fairness
-from themis.gavel.makespan import min_makespan
-from themis.gavel.max_min import max_min, max_min_water_filling, normalised_unit
-from themis.gavel.total import best_total, cost_adjusted, in_order, relative
 from themis.model.units import Float
 from themis.optimize.shares.pair_filling import water_fill_paired
 from themis.optimize.shares.pairs import PairRates
 from themis.optimize.shares.problem import Problem, Shares
 from themis.policies.api import make_policy
-from themis.profiles.library import load_book
-from themis.profiles.presets import load_cluster
+from themis.policies.gavel.finish_time_shares import JobsProgress, finish_time_fairness
+from themis.policies.gavel.makespan_shares import min_makespan
+from themis.policies.gavel.max_min import max_min, max_min_water_filling, normalised_unit
+from themis.policies.gavel.total import best_total, cost_adjusted, in_order, relative
 from themis.sim.runner import Simulation
-from themis.traces.api import load_workload
+from themis.traces.formats import load_workload
+from themis.traces.profiles.library import load_book
+from themis.traces.profiles.presets import load_cluster
 
 Run = Callable[[], Shares]
 QUEUES = (("460", "128", "32x4@V100"), ("900", "256", "64x4@V100"))

@@ -27,10 +27,10 @@ RUN = """
 import sys, time
 from themis.model.settings import Settings
 from themis.policies.api import make_policy
-from themis.profiles.models import DEFAULT_BOOK
-from themis.profiles.presets import load_cluster
+from themis.traces.profiles.models import DEFAULT_BOOK
+from themis.traces.profiles.presets import load_cluster
 from themis.sim.runner import Simulation
-from themis.traces.api import load_workload
+from themis.traces.formats import load_workload
 name, rest, policy = sys.argv[1:]
 options = dict(part.split("=") for part in rest.split(","))
 simulation = Simulation(

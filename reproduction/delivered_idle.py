@@ -20,12 +20,12 @@ from themis.model.settings import Settings
 from themis.model.units import Float, Locality, Seconds
 from themis.model.workload import App, Job, Regime, Workload
 from themis.policies.api import make_policy, policy_names
-from themis.profiles.models import DEFAULT_BOOK
-from themis.profiles.presets import load_cluster
 from themis.report.idle import IdleFold, IdleTime
 from themis.report.intervals import t_interval
 from themis.sim.runner import Record, Simulation
-from themis.traces.api import load_workload
+from themis.traces.formats import load_workload
+from themis.traces.profiles.models import DEFAULT_BOOK
+from themis.traces.profiles.presets import load_cluster
 
 WORKLOADS = (
     "themis2:apps=30,load=1.4,gpus=64,scale=0.1",

@@ -16,10 +16,10 @@ import numpy as np
 
 from themis.model.cluster import Cluster, Machine
 from themis.model.settings import Settings
+from themis.model.speed import ProfileBook, linear
 from themis.model.units import Seconds
 from themis.model.workload import App, Job, Regime, Workload
 from themis.policies.api import make_policy
-from themis.profiles.speed import ProfileBook, linear
 from themis.report.metrics import Fold
 from themis.sim.runner import Record, Simulation
 

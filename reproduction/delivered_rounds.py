@@ -26,16 +26,16 @@ from themis.model.answers import TimeShare
 from themis.model.cluster import Cluster, Machine
 from themis.model.events import Allocated, Grant, Revoke
 from themis.model.settings import Settings
+from themis.model.speed import ProfileBook, linear
 from themis.model.units import Bool, Float, Int, Seconds
 from themis.model.workload import App, Job, Regime, Workload
 from themis.policies.api import make_policy
-from themis.profiles.models import DEFAULT_BOOK
-from themis.profiles.presets import load_cluster
-from themis.profiles.speed import ProfileBook, linear
 from themis.report.delivery import Missing
 from themis.report.metrics import Fold
 from themis.sim.runner import Record, Simulation
-from themis.traces.api import load_workload
+from themis.traces.formats import load_workload
+from themis.traces.profiles.models import DEFAULT_BOOK
+from themis.traces.profiles.presets import load_cluster
 
 ROUND = 360.0
 SHARING = (

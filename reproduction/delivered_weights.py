@@ -17,8 +17,8 @@ from themis.model.events import AppSubmitted, Grant, Revoke
 from themis.model.settings import Settings
 from themis.model.workload import App, Job, Regime, Workload
 from themis.policies.api import make_policy
-from themis.profiles.models import DEFAULT_BOOK
 from themis.sim.runner import Simulation
+from themis.traces.profiles.models import DEFAULT_BOOK
 
 SHARING = (
     "themis",

@@ -29,12 +29,12 @@ from themis.errors import counted
 from themis.model.settings import Settings
 from themis.model.snapshot import Snapshot
 from themis.policies.api import Cadence, Granularity, Policy, Workbench, make_policy
-from themis.profiles.models import DEFAULT_BOOK
-from themis.profiles.presets import load_cluster
 from themis.report.intervals import Interval, ratio_interval, t_interval
 from themis.sim.plan import parse_seeds
 from themis.sim.runner import Simulation
-from themis.traces.api import load_workload
+from themis.traces.formats import load_workload
+from themis.traces.profiles.models import DEFAULT_BOOK
+from themis.traces.profiles.presets import load_cluster
 
 POLICIES = (
     "fair_finish",

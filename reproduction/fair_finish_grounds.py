@@ -30,17 +30,17 @@ from themis.core.state import State
 from themis.model.cluster import Cluster
 from themis.model.events import AppFinished
 from themis.model.settings import Settings
+from themis.model.speed import Curve, ProfileBook
 from themis.model.units import Float, Locality
 from themis.model.workload import App, Group, Job, Regime, User, Workload
 from themis.policies.api import Workbench, make_policy
-from themis.profiles.models import DEFAULT_BOOK
-from themis.profiles.presets import load_cluster
-from themis.profiles.speed import Curve, ProfileBook
 from themis.report.intervals import ratio_interval, t_interval
 from themis.report.metrics import Fold
 from themis.sim.plan import parse_seeds
 from themis.sim.runner import Record, Simulation, _Run
-from themis.traces.api import load_workload
+from themis.traces.formats import load_workload
+from themis.traces.profiles.models import DEFAULT_BOOK
+from themis.traces.profiles.presets import load_cluster
 
 DATA = gavel_runs.DATA.parent
 BASELINES = ("srsf", "drf", "gandiva", "themis")

@@ -25,10 +25,10 @@ from pathlib import Path
 import numpy as np
 
 from fidelity_logs import Costs, compared_decisions, costs
+from themis.cli.live_demo.demo_run import service
 from themis.client import themis_pb2 as pb
 from themis.client.client import OVER, Client
-from themis.client.spec import to_request
-from themis.demo.live import service
+from themis.client.submit_requests import to_request
 from themis.jobs import build, read_jobs
 from themis.jobs.build import Built
 from themis.model.log import LogWriter
@@ -36,11 +36,11 @@ from themis.model.settings import Settings
 from themis.model.units import Float
 from themis.model.workload import LossCurve, Workload
 from themis.policies.api import make_policy
-from themis.profiles.models import DEFAULT_BOOK
-from themis.profiles.presets import load_cluster
 from themis.report.metrics import metrics_of
 from themis.report.result import RunMetrics, scalar
 from themis.sim.runner import Simulation
+from themis.traces.profiles.models import DEFAULT_BOOK
+from themis.traces.profiles.presets import load_cluster
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reproduction" / "fidelity.md"

@@ -20,12 +20,12 @@ from pathlib import Path
 import numpy as np
 
 from fidelity import MACHINES, PAGE, live_settings, run_live, workload
-from themis.forward.answer import answer
-from themis.forward.past import Correction, learn
-from themis.forward.present import Present
-from themis.forward.question import Question
 from themis.service.engine.journal import Journal
 from themis.service.engine.present import of_journal
+from themis.sim.forward.answer import answer
+from themis.sim.forward.past import Correction, learn
+from themis.sim.forward.present_state import Present
+from themis.sim.forward.question import Question
 
 HEADING = "## What-if forward"
 HORIZON_S = 900.0

@@ -15,16 +15,16 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from themis.forecast.evaluate import KINDS, RULES, Errors, evaluate
+from themis.fairness.forecasts.evaluate import KINDS, RULES, Errors, evaluate
 from themis.model.dynamic import Mode
+from themis.model.speed import ProfileBook
 from themis.model.workload import App, Job, Workload
-from themis.profiles.library import load_book
-from themis.profiles.speed import ProfileBook
 from themis.report.forecasts import write_errors
 from themis.traces.mix import ReferenceRates, stream
+from themis.traces.profiles.library import load_book
 from themis.traces.schedules import schedule
-from themis.traces.shockwave import ShockwaveTrace, dynamic_of
-from themis.traces.summary import paces
+from themis.traces.shockwave_trace import ShockwaveTrace, dynamic_of
+from themis.traces.trace_summary import paces
 
 ROOT = Path(__file__).parents[1]
 DATA = Path(os.environ.get("THEMIS_DATA", ROOT.parent / "shared" / "data")) / "shockwave"

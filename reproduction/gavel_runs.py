@@ -17,22 +17,22 @@ from pathlib import Path
 import numpy as np
 
 from grid import CODE
-from themis.forecast.believed import Estimation, believed_book
-from themis.gavel.max_min import max_min
+from themis.fairness.forecasts.believed import Estimation, believed_book
 from themis.model.events import AppFinished, Grant, JobReached, JobStopped
 from themis.model.settings import Settings
+from themis.model.speed import ProfileBook
 from themis.model.units import Float, Locality
 from themis.model.workload import Workload
 from themis.optimize.shares.problem import Problem
 from themis.policies.api import make_policy
-from themis.profiles.gavel_table import profiles_from_gavel
-from themis.profiles.measured import gavel_book
-from themis.profiles.models import DEFAULT_BOOK
-from themis.profiles.presets import load_cluster
-from themis.profiles.speed import ProfileBook
+from themis.policies.gavel.max_min import max_min
 from themis.sim.plan import key_value, split_parameters
 from themis.sim.runner import Record, Simulation
-from themis.traces.api import build_options, load_workload
+from themis.traces.formats import build_options, load_workload
+from themis.traces.profiles.gavel_table import profiles_from_gavel
+from themis.traces.profiles.measured import gavel_book
+from themis.traces.profiles.models import DEFAULT_BOOK
+from themis.traces.profiles.presets import load_cluster
 
 ROOT = Path(__file__).parents[1]
 DATA = Path(os.environ.get("THEMIS_DATA", ROOT.parent / "shared" / "data")) / "gavel"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from themis.forecast.believed import measured_configs
-from themis.forecast.throughput import References, entries_of, estimate
-from themis.gavel.finish_time import JobsProgress
-from themis.gavel.hierarchy import Entity, hierarchical
-from themis.gavel.max_min import normalised
+from themis.fairness.forecasts.believed import measured_configs
+from themis.fairness.forecasts.throughput import References, entries_of, estimate
 from themis.model.units import Locality
 from themis.optimize.shares.problem import Problem
-from themis.profiles.measured import gavel_book
+from themis.policies.gavel.finish_time_shares import JobsProgress
+from themis.policies.gavel.hierarchy import Entity, hierarchical
+from themis.policies.gavel.max_min import normalised
 from themis.traces.gavel_jobs import GavelSingle
+from themis.traces.profiles.measured import gavel_book
 
 TYPES = ("V100", "P100", "K80")
 ENTITIES = (1.0, 2.0, 3.0)
@@ -49,7 +49,8 @@ NEW_JOBS = 6
 def estimate_errors(references: int, probes: float, seed: int, draws: int = 4) -> tuple[float, float, float, float]:
     """Mean absolute error of entries that were not measured: nearest reference, completion, mean reference, best reference.
 
-    Entries are shares of speed (``forecast.throughput``); measurements are off by 5 %. New jobs are six that are no references,
+    Entries are shares of speed (``fairness.forecasts.throughput``); measurements are off by 5 %. New jobs are six that are
+    no references,
     over so many draws of both.
     """
     book, rng = gavel_book(), np.random.default_rng([seed, references, round(1000 * probes)])

@@ -24,12 +24,12 @@ from themis.model.settings import Settings
 from themis.model.units import Locality, Seconds
 from themis.model.workload import Job, Workload
 from themis.policies.api import make_policy
-from themis.profiles.models import DEFAULT_BOOK
-from themis.profiles.presets import load_cluster
 from themis.sim.runner import Record, Simulation
-from themis.traces.api import load_workload
 from themis.traces.bundle import member_texts, members, texts
+from themis.traces.formats import load_workload
 from themis.traces.pollux_speeds import MACHINE, applications
+from themis.traces.profiles.models import DEFAULT_BOOK
+from themis.traces.profiles.presets import load_cluster
 
 CLUSTER = "16x4"
 FOLDER = "simulator/workloads"

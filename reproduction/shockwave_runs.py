@@ -14,18 +14,18 @@ import numpy as np
 from themis.model.dynamic import Mode
 from themis.model.events import AppFinished, Grant
 from themis.model.settings import Settings
+from themis.model.speed import ProfileBook
 from themis.model.units import Float, Locality
 from themis.model.workload import App, Job, Regime, Workload
 from themis.policies.api import make_policy
-from themis.profiles.gavel_table import profiles_from_gavel
-from themis.profiles.measured import gavel_book
-from themis.profiles.models import DEFAULT_BOOK
-from themis.profiles.presets import load_cluster
-from themis.profiles.speed import ProfileBook
 from themis.sim.runner import Record, Simulation
 from themis.traces.pollux import Pollux
-from themis.traces.shockwave import ShockwaveTrace, dynamic_of
+from themis.traces.profiles.gavel_table import profiles_from_gavel
+from themis.traces.profiles.measured import gavel_book
+from themis.traces.profiles.models import DEFAULT_BOOK
+from themis.traces.profiles.presets import load_cluster
 from themis.traces.shockwave_jobs import RANGES, ShockwaveJobs
+from themis.traces.shockwave_trace import ShockwaveTrace, dynamic_of
 
 DATA = Path(os.environ.get("THEMIS_DATA", Path(__file__).parents[2] / "shared" / "data")) / "shockwave"
 

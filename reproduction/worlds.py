@@ -9,15 +9,15 @@ import numpy as np
 
 from grid import Cell
 from themis.model.settings import Settings
+from themis.model.speed import Curve, Profile
 from themis.model.units import Locality
 from themis.model.workload import App, Job, Regime, Workload
 from themis.policies.api import make_policy
-from themis.profiles.models import DEFAULT_BOOK
-from themis.profiles.presets import load_cluster
-from themis.profiles.speed import Curve, Profile
 from themis.sim.runner import Simulation
-from themis.traces.api import load_workload
+from themis.traces.formats import load_workload
 from themis.traces.mix import stream
+from themis.traces.profiles.models import DEFAULT_BOOK
+from themis.traces.profiles.presets import load_cluster
 
 ALIKE = "alike"
 """Workload of the truth-telling experiment: eight identical apps that all want the one large machine."""

@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 import orjson
 
-from themis.accounts.charges import Amounts
-from themis.accounts.fold import Accounts, Tally
 from themis.core.checkpoint import save
 from themis.core.tables import Status
 from themis.model.events import Compacted, Header, JournalRepaired
-from themis.profiles.library import BOOKS
+from themis.report.accounts.charges import Amounts
+from themis.report.accounts.fold import Accounts, Tally
 from themis.service.engine import chain, integrity, recovery, state_snapshots
 from themis.service.engine.books import DONE, Books
 from themis.service.engine.engine import Engine
 from themis.service.engine.folding import RunningFold, fold
 from themis.service.engine.journal import Journal
+from themis.traces.profiles.library import BOOKS
 
 
 @dataclass

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from processes import PATIENCE_S, end_all, left_of, wait_until
-from themis.authority.ca import Authority
-from themis.executors.members import LISTEN, Member, Members, authority_folder, members_file
-from themis.node.identity import make_token
+from themis.machines.agent.identity import make_token
+from themis.machines.engines.members import LISTEN, Member, Members, authority_folder, members_file
+from themis.trust.authority.ca import Authority
 
 
 def free_port() -> int:
@@ -93,7 +93,7 @@ class Machines:
                     *self.prefix.get(name, ()),
                     sys.executable,
                     "-m",
-                    "themis.node.remote",
+                    "themis.machines.agent.remote",
                     "--state",
                     str(state or self.state(name)),
                 ],
@@ -123,7 +123,7 @@ class Machines:
         found = []
         for pid in left_of(self.home):
             try:
-                if b"themis.executors.gateway" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                if b"themis.machines.engines.gateway" in Path(f"/proc/{pid}/cmdline").read_bytes():
                     found.append(pid)
             except OSError:
                 continue

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from themis.node.keeper import as_cell
-from themis.node.system import SYSTEM
+from themis.machines.agent.keeper import as_cell
+from themis.machines.agent.system import SYSTEM
 
 PATIENCE_S = 150.0
 """How long something that surely comes may take on a busy machine."""

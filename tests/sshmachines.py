@@ -152,7 +152,7 @@ class SshMachines:
         for pid in map(int, pids.split()):
             with suppress(OSError):
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                if words[2:3] in ([b"themis.node.remote"], [b"themis.node"]):
+                if words[2:3] in ([b"themis.machines.agent.remote"], [b"themis.machines.agent"]):
                     found.append(pid)
         return found
 

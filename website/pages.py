@@ -26,16 +26,16 @@ from themis.limits import (
     Number,
     Text,
 )
-from themis.model.ahead import Ahead
-from themis.model.columns import AXES, columns_of
+from themis.model.forecast import Ahead
 from themis.model.snapshot import Snapshot
+from themis.model.snapshot_columns import AXES, columns_of
 from themis.policies.api import params, policy_class, policy_names
 from themis.report.columns import ComparisonColumn, definitions_of
 from themis.report.numbers import FORMS, METRICS
 from themis.report.rho import STATISTICS
 from themis.report.rows import AppRow, JobTable
 from themis.report.users import UserRow
-from themis.traces.api import registered
+from themis.traces.formats import registered
 
 
 def command_line() -> str:

@@ -2,7 +2,7 @@
 
 import optuna
 
-from themis.adapters.optuna import optimize
+from themis.client.adapters.optuna import optimize
 
 
 def objective(trial):

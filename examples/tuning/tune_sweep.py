@@ -9,7 +9,7 @@ from pathlib import Path
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 
-from themis.adapters.tune import on_themis
+from themis.client.adapters.tune import on_themis
 
 STEPS = 6
 

@@ -4,7 +4,7 @@
     python two_users.py [TRIALS]              # on a node of a Ray cluster, for Tune's own actors
 
 Each wants all GPUs. Prints what each held while both did, and what each found; an ordinary study and an ordinary ``Tuner``,
-but for the two names that come from ``themis.adapters``.
+but for the two names that come from ``themis.client.adapters``.
 """
 
 import json
@@ -97,7 +97,7 @@ def tuner_of(trainable, folder, trials):
 
 def ann(folder, trials, trial_s, client, pause_s=0.5):
     """Her best x; a step takes ``pause_s``, a whole trial is believed to need ``trial_s``."""
-    from themis.adapters.optuna import optimize
+    from themis.client.adapters.optuna import optimize
 
     study = study_of(folder, trials)
     env = {PAUSE: str(pause_s)}
@@ -107,7 +107,7 @@ def ann(folder, trials, trial_s, client, pause_s=0.5):
 
 def ben(folder, trials, trial_s, client, pause_s=0.5):
     """His best x."""
-    from themis.adapters.tune import on_themis
+    from themis.client.adapters.tune import on_themis
 
     more = {"hours": trial_s * trials / WORKERS / 3600, "env": {PAUSE: str(pause_s)}}
     with on_themis(curve, workers=WORKERS, user="ben", name="sweep", client=client, **more) as trainable:

@@ -2,16 +2,17 @@
 
 from typing import TYPE_CHECKING
 
+from themis.version import __version__
+
 if TYPE_CHECKING:
     from themis.client.agent import Agent
     from themis.client.client import Client
 
-__version__ = "0.1.0"
 __all__ = ["Agent", "Client", "__version__"]
 
 
 def __getattr__(name: str) -> object:
-    """``Client`` and ``Agent`` when they are first asked for: gRPC is not loaded by who only simulates."""
+    """``Client`` and ``Agent`` when they are first asked for: simulations do not load gRPC."""
     if name == "Client":
         from themis.client.client import Client
 

@@ -7,10 +7,9 @@ when the version is printed; nothing else pays for it.
 from __future__ import annotations
 
 import os
-import platform
 from pathlib import Path
 
-from themis import __version__
+__version__ = "0.1.0"
 
 PACKAGE = Path(__file__).parent
 
@@ -47,4 +46,6 @@ def whole_version() -> str:
 
 def sentence() -> str:
     """One line: name, version, Python."""
+    import platform
+
     return f"themis {whole_version()} (Python {platform.python_version()})"

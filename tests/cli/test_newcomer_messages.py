@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from themis.cli import ask, main
-from themis.cli.rows import STEPS, expected_now, span, steps_columns, why_now
+from themis.cli.table_columns import STEPS, expected_now, span, steps_columns, why_now
 from themis.client import themis_pb2 as pb
 from themis.errors import InputError
 from themis.report.sentences import delivered
-from themis.service.operations.settings import load
+from themis.service.operations.service_settings import load
 from themis.train import Run
 
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from themis.cli import main, rows
-from themis.cli.accounts import APPS as COUNTS
-from themis.cli.accounts import HOURS, PAST
+from themis.cli import main, table_columns
+from themis.cli.account_verbs import APPS as COUNTS
+from themis.cli.account_verbs import HOURS, PAST
 from themis.cli.ask import summary
-from themis.cli.rows import ALL_APPS, ALL_JOBS, APPS, JOBS, SHARES, Columns, why_now
-from themis.cli.table import lines_of
+from themis.cli.table_columns import ALL_APPS, ALL_JOBS, APPS, JOBS, SHARES, Columns, why_now
+from themis.cli.terminal_table import lines_of
 from themis.client import themis_pb2 as pb
 from themis.client.as_json import as_dict
-from themis.client.home import default_home
+from themis.data_dir import default_home
 from themis.errors import Renamed
 from themis.jobs import parse
 from themis.model.workload import Bag
@@ -226,9 +226,11 @@ def test_text_of_users_is_no_control_of_a_terminal_and_no_formula_of_a_spreadshe
 ) -> None:
     row = {"id": 3, "parameters": {"text": "=HYPERLINK(1)\n\x1b[31m", "lr": "-1e-3"}}
     columns: Columns = {"job": lambda r: r["id"], "parameters": lambda r: r["parameters"]["text"]}
-    rows.show_rows([row], "table", columns)
+    table_columns.show_rows([row], "table", columns)
     assert capsys.readouterr().out.splitlines()[-1] == r"3    =HYPERLINK(1)\n\x1b[31m"
-    rows.show_rows([row], "csv", columns)
+    table_columns.show_rows([row], "csv", columns)
     assert capsys.readouterr().out == 'id,text,lr\n3,"\'=HYPERLINK(1)\n\x1b[31m",-1e-3\n'
     failed = {"id": 3, "name": "job", "attempts": [], "last_lines": ["\x1b]0;title\x07a\t\tb"]}
-    assert rows.last_words({"app": {"reason": ""}, "jobs": [failed]})[1] == r"  \x1b]0;title\x07a             b"
+    assert (
+        table_columns.last_words({"app": {"reason": ""}, "jobs": [failed]})[1] == r"  \x1b]0;title\x07a             b"
+    )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from command import Command
 
-from themis.profiles.csv_file import read_csv
+from themis.traces.profiles.csv_file import read_csv
 
 
 @pytest.fixture(autouse=True)
@@ -110,7 +110,7 @@ def test_what_a_run_measured_is_what_it_was_simulated_with(themis: Command, tmp_
     assert told.code == 0, told.err
     assert themis("profiles", "from-run", next(log.glob("*.jsonl.gz")), "--name", "found").code == 0
     found = read_csv(home / "profiles" / "found.csv")
-    from themis.profiles.measured import gavel_throughputs
+    from themis.traces.profiles.measured import gavel_throughputs
 
     truth = gavel_throughputs()
     assert found.beside

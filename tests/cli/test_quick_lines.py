@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from command import Command
 
-from themis.cli import overview
+from themis.cli import overview_verb
 from themis.cli.parse import arguments
 from themis.cli.root import app
 from themis.cli.start import LIGHT
@@ -89,7 +89,7 @@ def test_a_line_that_is_not_plainly_right_is_left_to_typer(line: str) -> None:
 
 @pytest.mark.parametrize("verb", LIGHT)
 def test_every_quick_verb_is_in_the_help(verb: str) -> None:
-    assert any(f" {verb.split()[0]} " in line for line in overview.lines(app))
+    assert any(f" {verb.split()[0]} " in line for line in overview_verb.lines(app))
 
 
 @pytest.mark.parametrize("verb", ["queue", "nodes", "share"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from command import Command
 
-from themis.traces.api import load_workload
+from themis.traces.formats import load_workload
 
 GOOD = "app,user,submit_s,gpus,duration_s\na,ann,0,2,3600\nb,bob,1800,4,3600\n"
 BAD = "app,user,submit_s,gpus,duration_s\na,ann,0,2,60\nb,bob,5,many,60\nc,bob,-5,1,60\n"

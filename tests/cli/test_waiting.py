@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from themis.cli import waiting
-from themis.cli.rows import clock, why_now
+from themis.cli.table_columns import clock, why_now
 from themis.cli.waiting import EVERY_S, FIRST_S, Notifier, copy_logs, notified, state_of
 from themis.client import themis_pb2 as pb
 from themis.client.client import Client

@@ -7,12 +7,12 @@ import pytest
 from test_dynamic import BOOK, dynamic_job
 
 from themis.core import regimes
-from themis.core.ahead import forecast_jobs, noise_factors
+from themis.core.forecasting import forecast_jobs, noise_factors
 from themis.core.state import State
-from themis.forecast.evaluate import Trajectory, forecast
-from themis.forecast.rules import Forecaster, Rule
-from themis.model.ahead import Ahead
+from themis.fairness.forecasts.evaluate import Trajectory, forecast
+from themis.fairness.forecasts.rules import Forecaster, Rule
 from themis.model.dynamic import Mode
+from themis.model.forecast import Ahead
 from themis.testing.builders import app, job, machines, state_at
 
 EPOCH_S = {32: 40.0, 64: 25.0, 128: 20.0}

@@ -16,8 +16,8 @@ from themis.model.log import decode, encode
 from themis.model.settings import EARLIER, Settings
 from themis.model.snapshot import Snapshot
 from themis.model.workload import App, Workload
-from themis.placement.grants import Allocator
 from themis.policies.api import Cadence, Granularity, Policy, Workbench, make_policy
+from themis.policies.placement.grants import Allocator
 from themis.report.idle import IdleFold, IdleTime
 from themis.sim.replay import replay_records
 from themis.sim.runner import Record, Simulation

@@ -13,9 +13,9 @@ from themis.errors import InputError
 from themis.model.events import Grant, Renew, Revoke
 from themis.model.settings import Settings
 from themis.model.workload import App, Workload
-from themis.placement.leases import lease_length, spread, unserved
 from themis.policies.api import make_policy
 from themis.policies.fair_finish import FairFinish
+from themis.policies.placement.lease_lengths import lease_length, spread, unserved
 from themis.report.idle import IdleFold, IdleTime
 from themis.sim.replay import replay_records
 from themis.sim.runner import Record, Simulation

@@ -16,8 +16,8 @@ from themis.model.answers import Ask, Solved
 from themis.model.bids import Bids
 from themis.model.events import AppSubmitted, Command, Event, Grant, MachineJoined, Wake
 from themis.policies.api import Workbench, make_policy
+from themis.policies.tuning.app_agent import answer_ask
 from themis.testing.builders import BOOK, NO_OVERHEAD, app, job, machines
-from themis.tuning.agent import answer_ask
 
 
 class Shell(Driver):

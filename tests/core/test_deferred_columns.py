@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from themis.core import snapshot as snapshots
+from themis.core import take_snapshot as snapshots
 from themis.model.snapshot import Snapshot
 from themis.testing.builders import app, job, machines, state_at
 

@@ -11,10 +11,10 @@ from themis.model.dynamic import Dynamic, Mode
 from themis.model.events import AppFinished, AppSubmitted, BatchChanged, JobProgress
 from themis.model.log import encode, is_record
 from themis.model.settings import Settings
+from themis.model.speed import Curve, Profile, ProfileBook
 from themis.model.units import Seconds
 from themis.model.workload import Job, Regime, Workload
 from themis.policies.api import make_policy
-from themis.profiles.speed import Curve, Profile, ProfileBook
 from themis.sim.runner import Outage, Record, Simulation
 from themis.testing.builders import app, machines, state_at
 

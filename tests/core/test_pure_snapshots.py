@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from themis.core import snapshot as snapshots
+from themis.core import take_snapshot as snapshots
 from themis.core.scheduler import Scheduler
 from themis.core.state import State
 from themis.core.tables import Growing, Table

@@ -17,11 +17,11 @@ from themis.model.answers import TimeShare
 from themis.model.cluster import Cluster, Machine
 from themis.model.events import Allocated, Grant, Revoke
 from themis.model.settings import Settings
+from themis.model.speed import ProfileBook, linear
 from themis.model.units import NONE, Bool, Float, Int, Seconds
 from themis.model.workload import Workload
 from themis.optimize.rounds.sets import heaviest
 from themis.policies.api import make_policy, policy_names
-from themis.profiles.speed import ProfileBook, linear
 from themis.sim.runner import Record, Simulation
 from themis.testing.builders import app, job
 

@@ -18,10 +18,10 @@ from themis.model.cluster import Cluster, Machine
 from themis.model.events import Allocated, AppFinished, Grant, Renew, Revoke
 from themis.model.settings import Settings
 from themis.model.snapshot import Snapshot
+from themis.model.speed import ProfileBook, linear
 from themis.model.units import NONE
 from themis.model.workload import App, Workload
 from themis.policies.api import Cadence, Granularity, Policy, Workbench, make_policy
-from themis.profiles.speed import ProfileBook, linear
 from themis.sim.runner import Record, Simulation
 from themis.testing.builders import BOOK, app, job, leased_twice
 

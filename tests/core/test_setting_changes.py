@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from themis.core.app_lifecycle import add_app
 from themis.core.checkpoint import load, save
-from themis.core.gangs import Placed
-from themis.core.lifecycle import add_app
 from themis.core.offer import free_gpus
+from themis.core.placed_gangs import Placed
 from themis.core.scheduler import Scheduler
 from themis.errors import ClusterError
 from themis.model.cluster import Machine

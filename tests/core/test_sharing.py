@@ -15,10 +15,10 @@ from themis.model.cluster import Cluster, Machine
 from themis.model.events import AppFinished, Grant, JobReached, JobStarted, Revoke
 from themis.model.settings import Settings
 from themis.model.snapshot import Snapshot
+from themis.model.speed import ANY_TYPE, ProfileBook, linear
 from themis.model.units import NONE, Locality
 from themis.model.workload import App, Regime, Workload
 from themis.policies.api import Cadence, Granularity, Workbench
-from themis.profiles.speed import ANY_TYPE, ProfileBook, linear
 from themis.sim.runner import Record, Simulation
 from themis.testing.builders import app, job, leased_twice, machines
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from themis.core import snapshot as snapshots
-from themis.core.lifecycle import add_app
+from themis.core import take_snapshot as snapshots
+from themis.core.app_lifecycle import add_app
 from themis.core.state import State
 from themis.model.cluster import Cluster
 from themis.model.events import AppFinished, CurveStopped, Grant, JobEnded, LossReported, Revoke

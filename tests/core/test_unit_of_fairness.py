@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from themis.core.app_lifecycle import add_app, finish_app, set_aside, take_back
 from themis.core.checkpoint import load, save
-from themis.core.lifecycle import add_app, finish_app, set_aside, take_back
+from themis.core.fairness_unit import balance, set_unit
 from themis.core.scheduler import Scheduler
 from themis.core.state import State
 from themis.core.tables import Status
-from themis.core.unit import balance, set_unit
 from themis.errors import UnknownName
 from themis.model.events import AppHeld, AppResumed, AppSubmitted, FairnessSet, MachineJoined
 from themis.model.log import LogWriter

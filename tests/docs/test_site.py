@@ -37,7 +37,7 @@ def _text(page: Path) -> str:
 def test_the_reference_has_every_verb_policy_and_format(site: Path) -> None:
     from themis.cli.root import app
     from themis.policies.api import policy_names
-    from themis.traces.api import registered
+    from themis.traces.formats import registered
 
     verbs = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
     lines = _text(site / "reference" / "command-line.html")
@@ -49,7 +49,7 @@ def test_the_reference_has_every_verb_policy_and_format(site: Path) -> None:
 
 
 def test_the_reference_of_the_api_has_every_method(site: Path) -> None:
-    from themis.client.channel import METHODS
+    from themis.client.grpc_channel import METHODS
 
     html = (site / "reference" / "api.html").read_text(encoding="utf-8")
     assert set(METHODS) <= set(re.findall(r'<h3 id="\w+">(\w+)', html))

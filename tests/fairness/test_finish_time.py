@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from themis.core import snapshot as snapshots
-from themis.core.lifecycle import finish_app
+from themis.core import take_snapshot as snapshots
+from themis.core.app_lifecycle import finish_app
 from themis.fairness.finish_time import (
     FinishTime,
     Form,
@@ -28,8 +28,8 @@ from themis.model.cluster import Cluster, Machine
 from themis.model.events import SpeedMeasured
 from themis.model.snapshot import Snapshot
 from themis.model.workload import App, Halving, Hyperband, Rung
+from themis.policies.tuning.app_agent import Agents, answer_ask
 from themis.testing.builders import app, job, machines, snapshot_of, state_at
-from themis.tuning.agent import Agents, answer_ask
 
 SERIAL = (80.0, 100.0, 100.0, 120.0)
 TWO_TYPES = Cluster(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from themis.node.unit import NAME, text
+from themis.machines.agent.systemd_unit import NAME, text
 
 
 @pytest.mark.skipif(

@@ -12,8 +12,8 @@ from test_ray_life import node
 
 from fleetmachines import free_port, machines
 from processes import wait_until
-from themis.authority.ca import Authority
-from themis.node.identity import ENDS
+from themis.machines.agent.identity import ENDS
+from themis.trust.authority.ca import Authority
 
 pytestmark = pytest.mark.slow
 

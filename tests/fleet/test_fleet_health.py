@@ -17,7 +17,7 @@ from fleetmachines import Machines, machines
 from processes import PATIENCE_S, wait_until
 from themis.client import themis_pb2 as pb
 from themis.errors import InputError
-from themis.node.health import FAULTS
+from themis.machines.agent.health import FAULTS
 
 pytestmark = pytest.mark.slow
 FLEET = ("--engine", "fleet", "--listen", "127.0.0.1:0")

@@ -15,9 +15,9 @@ from test_ray_life import finish, node, start
 
 from fleetmachines import Machines, machines
 from processes import PATIENCE_S, ranks_of, wait_until
-from themis.authority.ca import Authority
-from themis.executors.members import authority_folder
-from themis.node.identity import make_token
+from themis.machines.agent.identity import make_token
+from themis.machines.engines.members import authority_folder
+from themis.trust.authority.ca import Authority
 
 pytestmark = pytest.mark.slow
 FLEET = ("--engine", "fleet", "--listen", "127.0.0.1:0")

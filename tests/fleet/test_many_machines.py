@@ -14,12 +14,12 @@ import pytest
 from daemon import QUICK, daemon
 
 from fleetmachines import free_port, machines
-from themis.authority.ca import Authority
-from themis.authority.contexts import client_context
-from themis.executors.members import Members, authority_folder, members_file
-from themis.node.frames import CONTROL, DATA, Frames, Join, Ping, Pong, Present, as_control
-from themis.node.identity import SERVER_NAME
-from themis.node.messages import PROTOCOL, Hello, Message, Renew, encode
+from themis.machines.agent.frames import CONTROL, DATA, Frames, Join, Ping, Pong, Present, as_control
+from themis.machines.agent.identity import SERVER_NAME
+from themis.machines.agent.messages import PROTOCOL, Hello, Message, Renew, encode
+from themis.machines.engines.members import Members, authority_folder, members_file
+from themis.trust.authority.ca import Authority
+from themis.trust.authority.contexts import client_context
 
 COUNT = 200
 HEAVY = ("numpy", "scipy", "pydantic", "grpc", "typer", "rich", "cryptography", "yaml")
@@ -109,8 +109,8 @@ def test_two_hundred_machines_serve_one_service(tmp_path: Path) -> None:
 
 def test_the_side_of_a_machine_loads_the_standard_library_alone() -> None:
     body = (
-        "import sys, themis.cli.start, themis.cli.agent, themis.cli.parse\n"
-        "import themis.node.remote, themis.node.joining, themis.node.unit\n"
+        "import sys, themis.cli.start, themis.cli.agent_verbs, themis.cli.parse\n"
+        "import themis.machines.agent.remote, themis.machines.agent.joining, themis.machines.agent.systemd_unit\n"
         f"print(sorted(set({HEAVY!r}) & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", body], capture_output=True, text=True, timeout=60, check=True)

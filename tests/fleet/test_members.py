@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from themis.executors.from_machines import checked, own_hello
-from themis.executors.members import Members, NotAllowed
-from themis.node.frames import Join
-from themis.node.messages import ProtocolError
+from themis.machines.agent.frames import Join
+from themis.machines.agent.messages import ProtocolError
+from themis.machines.engines.from_machines import checked, own_hello
+from themis.machines.engines.members import Members, NotAllowed
 
 NOW = 1_000_000.0
 
@@ -73,8 +73,8 @@ def test_a_process_that_is_killed_between_leaves_the_token_unused(tmp_path: Path
     with_token.add_token("s", 600.0)
     body = (
         "import os, pathlib, signal, sys\n"
-        "from themis.executors.members import Members\n"
-        "from themis.node.frames import Join\n"
+        "from themis.machines.engines.members import Members\n"
+        "from themis.machines.agent.frames import Join\n"
         "members = Members(pathlib.Path(sys.argv[1]))\n"
         "members.db.create_function('die', 0, lambda: os.kill(os.getpid(), signal.SIGKILL))\n"
         "members.db.execute('CREATE TEMP TRIGGER t AFTER INSERT ON certificates BEGIN SELECT die(); END')\n"

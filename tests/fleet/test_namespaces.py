@@ -22,7 +22,7 @@ from processes import PATIENCE_S, left_of, ranks_of, wait_until
 # They share the addresses of their networks.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("netns")]
 NAMES = ("m0", "m1", "m2", "m3")
-FIT = Path(__file__).parents[1] / "executors" / "programs" / "torch_fit.py"
+FIT = Path(__file__).parents[1] / "machines" / "programs" / "torch_fit.py"
 FAKETIME = next(iter(Path("/usr/lib").glob("*/faketime/libfaketime.so.1")), None)
 
 

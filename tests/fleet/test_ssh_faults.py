@@ -17,7 +17,7 @@ from fleetmachines import free_port
 from processes import PATIENCE_S, wait_until
 from sshmachines import SshMachines, ssh_machines
 from themis.errors import InputError
-from themis.service.operations.hosts import read_hosts
+from themis.service.operations.ssh_hosts import read_hosts
 
 # They share the addresses of their networks.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("netns")]

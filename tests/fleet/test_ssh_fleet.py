@@ -21,7 +21,7 @@ from sshmachines import SshMachines, ssh_machines
 # They share the addresses of their networks.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("netns")]
 NAMES = ("m0", "m1", "m2", "m3")
-FIT = Path(__file__).parents[1] / "executors" / "programs" / "torch_fit.py"
+FIT = Path(__file__).parents[1] / "machines" / "programs" / "torch_fit.py"
 FIT_JOB = """
 name: fit
 command: [{python}, {fit}, 60, 0.2]

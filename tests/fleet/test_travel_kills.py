@@ -26,8 +26,8 @@ from test_faults import check_home
 
 from fleetmachines import Machines, free_port, machines
 from processes import PATIENCE_S, left_of, wait_until
-from themis.bundles.pack import pack
 from themis.client.home import read_endpoint, read_token
+from themis.machines.bundles.pack import pack
 
 pytest.importorskip("fsspec")
 pytestmark = pytest.mark.slow

@@ -11,7 +11,7 @@ from themis.jobs import build, programs_of
 from themis.jobs.build import PRIOR_S
 from themis.jobs.readers import NAMED
 from themis.model.units import Locality
-from themis.profiles.models import DEFAULT_BOOK
+from themis.traces.profiles.models import DEFAULT_BOOK
 
 PLAIN = "name: a\ncommand: python train.py\n"
 

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from themis.jobs import parse
-from themis.jobs.dynamic import DynamicText
+from themis.jobs.batch_schedules import DynamicText
 from themis.jobs.written import CurveText, HalvingText, HyperbandText, JobText, RungText, SweepText
 
 PAGE = (Path(__file__).parents[2] / "docs" / "jobs.md").read_text(encoding="utf-8")

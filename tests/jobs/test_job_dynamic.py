@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from job_texts import faults, job
 
-from themis.client.spec import to_request
+from themis.client.submit_requests import to_request
 from themis.jobs import build
 from themis.model.dynamic import Dynamic, Mode
 from themis.model.workload import Regime

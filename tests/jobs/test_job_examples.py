@@ -15,7 +15,7 @@ from processes import PATIENCE_S
 from themis.client.client import Client
 from themis.jobs import build, check, read_jobs
 from themis.model.workload import Halving
-from themis.service.operations.settings import load
+from themis.service.operations.service_settings import load
 from themis.service.operations.up import running
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

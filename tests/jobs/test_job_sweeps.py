@@ -8,10 +8,10 @@ import pytest
 from job_texts import faults, job
 
 from themis.errors import InputError
-from themis.jobs.search import Choice, NumberRange, sample
+from themis.jobs.search_space import Choice, NumberRange, sample
 from themis.jobs.tuners import halving
 from themis.model.workload import Bag, CurveStopping, Halving, Hyperband, Rung
-from themis.tuning.halving import hyperband
+from themis.policies.tuning.halving import hyperband
 
 SPACE = {
     "lr": NumberRange(low=1e-5, high=1e-1, log=True),

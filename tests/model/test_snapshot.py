@@ -8,8 +8,8 @@ import numpy as np
 
 from themis.fairness.finish_time import FinishTime, Form
 from themis.model.snapshot import Snapshot
+from themis.policies.tuning.app_agent import Agents
 from themis.testing.builders import app, job, machines, snapshot_of
-from themis.tuning.agent import Agents
 
 
 def two_apps() -> Snapshot:

@@ -8,15 +8,15 @@ from typing import Annotated
 import numpy as np
 import pytest
 
-from themis.core import reference, unit
-from themis.core import snapshot as snapshots
-from themis.model.ahead import Ahead
-from themis.model.columns import AXES, ONE, Column, S, columns_of, in_other_seconds
+from themis.core import fairness_unit, reference
+from themis.core import take_snapshot as snapshots
 from themis.model.events import FairnessSet
+from themis.model.forecast import Ahead
 from themis.model.settings import Settings
 from themis.model.snapshot import Snapshot
+from themis.model.snapshot_columns import AXES, ONE, Column, S, columns_of, in_other_seconds
+from themis.model.speed import ProfileBook, linear
 from themis.model.workload import Halving, Rung
-from themis.profiles.speed import ProfileBook, linear
 from themis.testing.builders import app, job, machines, state_at
 from themis.testing.policies import relabelled, rescaled
 
@@ -38,7 +38,7 @@ def world(factor: float = 1.0, between: str = "apps") -> Snapshot:
     state.keeps_reference = True
     for a in range(3):
         reference.enter(state, a)
-    unit.set_unit(state, FairnessSet(between=between, groups=()))
+    fairness_unit.set_unit(state, FairnessSet(between=between, groups=()))
     state.advance(100.0 * factor)
     for j, gpus, until in held:
         state.lease(j, gpus, 0, until, state.locality(gpus))

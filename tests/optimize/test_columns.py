@@ -7,8 +7,8 @@ import pytest
 from scipy.sparse import csc_array
 
 from themis.errors import NotSolved
-from themis.optimize import columns
-from themis.optimize.columns import ColumnProgram
+from themis.optimize import column_generation
+from themis.optimize.column_generation import ColumnProgram
 
 
 @pytest.mark.parametrize("interior", [False, True])
@@ -48,7 +48,7 @@ def test_columns_outside_the_basis_can_be_deleted() -> None:
 
 
 def test_a_program_that_pivots_too_long_is_solved_from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "_PIVOTS", 0)
+    monkeypatch.setattr(column_generation, "_PIVOTS", 0)
     rng = np.random.default_rng(0)
     use, gain = rng.uniform(0.1, 1.0, (40, 6)), rng.uniform(0.1, 1.0, 40)
     program, whole = (ColumnProgram(np.full(6, -np.inf), np.ones(6)) for _ in range(2))

@@ -15,13 +15,13 @@ from themis.model.settings import Settings
 from themis.model.snapshot import Snapshot
 from themis.model.units import NONE
 from themis.model.workload import App, Job, Regime, Workload
-from themis.placement.blind import blind_counts
 from themis.policies.api import Workbench, logged_params, make_policy
 from themis.policies.baseline import each_job_an_app
-from themis.profiles.models import DEFAULT_BOOK
-from themis.profiles.presets import load_cluster
+from themis.policies.placement.blind import blind_counts
 from themis.sim.runner import Record, Simulation
 from themis.testing.policies import check_policy, sample_snapshots
+from themis.traces.profiles.models import DEFAULT_BOOK
+from themis.traces.profiles.presets import load_cluster
 
 BASELINES = ("tiresias", "optimus", "slaq", "srtf", "srsf", "gandiva", "fifo", "random")
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from themis.fairness.filtering import bidder_count
-from themis.placement.turns import TURN, Turns, shares, water_filled
+from themis.policies.placement.turns import TURN, Turns, shares, water_filled
 from themis.policies.themis import relative_weight
 from themis.testing.builders import app, job, machines, snapshot_of
 

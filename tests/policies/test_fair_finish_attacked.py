@@ -24,11 +24,11 @@ from themis.model.events import (
     SpeedMeasured,
 )
 from themis.model.settings import Settings
+from themis.model.speed import Curve, ProfileBook, linear
 from themis.model.units import Seconds
 from themis.model.workload import App, Workload
 from themis.policies.api import Workbench, make_policy
 from themis.policies.fair_finish import FairFinish
-from themis.profiles.speed import Curve, ProfileBook, linear
 from themis.sim.runner import Record, Simulation, _Run
 from themis.testing.builders import BOOK, app, job, machines, random_simulation
 

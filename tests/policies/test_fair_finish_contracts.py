@@ -15,10 +15,10 @@ from themis.model.cluster import Cluster
 from themis.model.events import Allocated, AppSubmitted, MachineJoined
 from themis.model.log import LogWriter
 from themis.model.settings import Settings
+from themis.model.speed import ProfileBook, linear
 from themis.model.workload import App, Workload
 from themis.policies.api import make_policy
 from themis.policies.fair_finish import FairFinish
-from themis.profiles.speed import ProfileBook, linear
 from themis.report.explain import explain
 from themis.report.metrics import Fold
 from themis.sim.runner import Record, Simulation

@@ -14,11 +14,11 @@ from themis.model.answers import Solved
 from themis.model.cluster import Cluster
 from themis.model.settings import Settings
 from themis.model.snapshot import Snapshot
+from themis.model.speed import Curve, ProfileBook, linear
 from themis.model.units import Float
 from themis.model.workload import App, Bag, CurveStopping, LossCurve, User, Workload
 from themis.policies.api import Workbench, make_policy
 from themis.policies.fair_finish import FairFinish, _covered
-from themis.profiles.speed import Curve, ProfileBook, linear
 from themis.sim.runner import Outage, Simulation, _Run
 from themis.testing.builders import app, job, machines, random_simulation
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from themis.errors import InputError
-from themis.gavel.pair_deadlines import keep_deadlines_paired
 from themis.model.answers import CUT, Solved, TimeShare
 from themis.model.cluster import Cluster, Machine
+from themis.model.speed import ProfileBook, linear
 from themis.model.units import Float
 from themis.model.workload import App
 from themis.policies.api import Workbench, check_types, make_policy
-from themis.profiles.speed import ProfileBook, linear
+from themis.policies.gavel.pair_deadlines import keep_deadlines_paired
 from themis.testing.builders import app, job, machines, snapshot_of
 from themis.testing.policies import check_policy, check_run
 

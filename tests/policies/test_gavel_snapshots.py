@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from policy_cases import after
 
-from themis.gavel.agnostic import flattened, spread
 from themis.model.answers import TimeShare
 from themis.model.cluster import Cluster, Machine
 from themis.model.snapshot import Snapshot
+from themis.model.speed import Profile, ProfileBook, linear
 from themis.model.units import Float
 from themis.optimize.shares.problem import Problem
 from themis.policies.api import Workbench, make_policy
+from themis.policies.gavel.agnostic import flattened, spread
 from themis.policies.shares import problem_of, progress
 from themis.policies.sharing import pair_rates
-from themis.profiles.speed import Profile, ProfileBook, linear
 from themis.testing.builders import app, job, machines, snapshot_of
 
 BOTH = Cluster(name="two", machines=tuple(Machine(name=t, gpus=1, rack="r", gpu_type=t) for t in ("V100", "K80")))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from policy_cases import dealt
 
+from themis.model.speed import ANY_TYPE, Curve, Profile, ProfileBook, linear
 from themis.policies.api import Workbench
 from themis.policies.optimus import Optimus
-from themis.profiles.speed import ANY_TYPE, Curve, Profile, ProfileBook, linear
 from themis.testing.builders import app, job, machines, snapshot_of
 
 SUBLINEAR = Profile(name="sublinear", curves={(ANY_TYPE, 0): Curve(gpus=(1, 2, 3, 4), rate=(1.0, 1.5, 1.8, 2.0))})

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from themis.gavel.hierarchy_file import read_plan
 from themis.policies.api import params, policy_class
 from themis.policies.builtin import BUILT_IN
+from themis.policies.gavel.hierarchy_file import read_plan
 
 PAGE = (Path(__file__).parents[2] / "docs" / "which-policy.md").read_text(encoding="utf-8")
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from themis.core import snapshot as snapshots
+from themis.core import take_snapshot as snapshots
 from themis.errors import InputError
 from themis.model.events import AppFinished, Grant
 from themis.model.snapshot import Snapshot

@@ -9,10 +9,10 @@ from itertools import product
 import numpy as np
 import pytest
 
-from themis.core import snapshot as snapshots
+from themis.core import take_snapshot as snapshots
 from themis.errors import InputError, UnknownName
-from themis.model.ahead import Ahead
 from themis.model.answers import UNCONTESTED, Proof, RoundPlan
+from themis.model.forecast import Ahead
 from themis.model.snapshot import Snapshot
 from themis.policies.api import Policy, Workbench, logged_params, make_policy
 from themis.policies.shockwave import WINDOW, PlanKind, Shockwave

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from policy_cases import after, dealt
 
-from themis.core import snapshot as snapshots
-from themis.core.lifecycle import finish_app
+from themis.core import take_snapshot as snapshots
+from themis.core.app_lifecycle import finish_app
 from themis.policies.tiresias_gittins import TiresiasGittins, gittins
 from themis.testing.builders import app, job, machines, snapshot_of, state_at
 

@@ -13,17 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from themis.gavel.max_min import max_min, normalised_unit
 from themis.model.answers import TimeShare
 from themis.model.events import Allocated, Grant
 from themis.model.log_decisions import _read_answer, _write_answer
 from themis.model.settings import Settings
 from themis.model.snapshot import Snapshot
+from themis.model.speed import ProfileBook, linear
 from themis.model.workload import App, Workload
 from themis.policies.api import Workbench, make_policy
+from themis.policies.gavel.max_min import max_min, normalised_unit
 from themis.policies.shares import problem_of
 from themis.policies.virtual import consolidated, virtual
-from themis.profiles.speed import ProfileBook, linear
 from themis.sim.runner import Simulation
 from themis.testing.builders import app, job, machines, snapshot_of
 

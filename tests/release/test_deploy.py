@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from processes import PATIENCE_S
-from themis.service.operations.settings import load
+from themis.service.operations.service_settings import load
 
 ROOT = Path(__file__).parents[2]
 UNITS = sorted((ROOT / "deploy" / "systemd").rglob("*.service"))

@@ -10,15 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from themis.cli.rows import planned_now
+from themis.cli.table_columns import planned_now
 from themis.model.events import AppSubmitted, Grant
 from themis.model.log import LogWriter, decode, encode
 from themis.model.settings import Settings
 from themis.model.units import Float, Seconds
 from themis.model.workload import App, Halving, Rung
 from themis.policies.api import make_policy
-from themis.profiles.measured import gavel_book
-from themis.profiles.presets import load_cluster
 from themis.report.calibrated import BEYOND, FEWEST, HIGH, LEVELS, STEP, Calibrated, _moved, quantiles
 from themis.report.explain import explain
 from themis.report.explain_tables import expected_text
@@ -28,7 +26,9 @@ from themis.report.metrics import Fold, RunMetrics, metrics_of
 from themis.report.outlook import Followed, Outlook, queue_of
 from themis.sim.runner import Simulation
 from themis.testing.builders import app, job
-from themis.traces.api import load_workload
+from themis.traces.formats import load_workload
+from themis.traces.profiles.measured import gavel_book
+from themis.traces.profiles.presets import load_cluster
 
 POLICIES = ("shockwave", "themis", "drf", "max_min_fairness")
 SEEDS = int(os.environ.get("THEMIS_COVERAGE_SEEDS", "1"))

@@ -12,7 +12,7 @@ import pytest
 from report_cases import HEADER, MINI, NOTHING, Log, app, auction, decision, finished, grant, revoke, write
 from rich.console import Console
 
-from themis.cli.rows import planned_now
+from themis.cli.table_columns import planned_now
 from themis.errors import InputError, UnknownName
 from themis.model import events as e
 from themis.model.answers import CUT, Proof, RoundPlan, Solved, TimeShare

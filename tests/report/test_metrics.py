@@ -21,8 +21,6 @@ from themis.model.log import LogWriter, Record
 from themis.model.settings import Settings
 from themis.model.workload import Halving, Hyperband, Rung, Tuner
 from themis.policies.api import make_policy
-from themis.profiles.models import DEFAULT_BOOK
-from themis.profiles.presets import load_cluster
 from themis.report.metrics import (
     DEFINITIONS,
     AppRow,
@@ -37,7 +35,9 @@ from themis.report.numbers import RHO_FORMS, RHO_STATS, SCALARS
 from themis.report.rho import rho_stats
 from themis.report.users import UserRow, by_user
 from themis.sim.runner import Outage, Simulation
-from themis.traces.api import load_workload
+from themis.traces.formats import load_workload
+from themis.traces.profiles.models import DEFAULT_BOOK
+from themis.traces.profiles.presets import load_cluster
 
 
 @pytest.fixture(scope="module")

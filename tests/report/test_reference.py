@@ -15,7 +15,7 @@ from themis.model.events import AppFinished, AppSubmitted
 from themis.model.workload import Bag, CurveStopping, Workload
 from themis.policies.api import make_policy
 from themis.report.metrics import Fold
-from themis.report.reference import Reference
+from themis.report.reference_finish import Reference
 from themis.report.result import RunMetrics
 from themis.sim.runner import Simulation
 from themis.testing.builders import BOOK, NO_OVERHEAD, app, job, machines, random_workload

@@ -9,7 +9,7 @@ import pytest
 
 from themis.model.events import AppFinished, AppSubmitted, FairnessSet
 from themis.report.metrics import Fold
-from themis.report.reference import BETWEEN_MARKS, Reference
+from themis.report.reference_finish import BETWEEN_MARKS, Reference
 from themis.sim.runner import Record, Simulation
 from themis.testing.builders import BOOK, NO_OVERHEAD, app, job, machines, random_workload
 
@@ -99,7 +99,7 @@ def test_a_run_asked_after_each_record_has_the_references_of_its_report() -> Non
 
 def test_work_that_was_believed_rightly_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Asked after each of 400 apps, the run advances as often as there are steps, and not again from the start."""
-    from themis.report import reference as module
+    from themis.report import reference_finish as module
 
     reference, count = Reference(), [0]
     reference.service(0.0, 4)

@@ -90,11 +90,11 @@ class Daemon:
 
     def agents(self) -> list[int]:
         """Node agents of this home."""
-        return self._called(b"themis.node\0")
+        return self._called(b"themis.machines.agent\0")
 
     def bridges(self) -> list[int]:
         """Bridges to Ray of this home."""
-        return self._called(b"themis.executors.bridge")
+        return self._called(b"themis.machines.engines.bridge")
 
     def _called(self, name: bytes) -> list[int]:
         pids = []

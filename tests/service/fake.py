@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from themis.client import themis_pb2 as pb
-from themis.executors.hosts import Host
-from themis.executors.program import Programs
+from themis.machines.engines.hosts import Host
+from themis.machines.engines.program import Programs
 from themis.model.cluster import Machine
 from themis.model.events import Command, Event, Grant, JobReached, JobStarted, JobStopped, MachineReturned, Revoke
+from themis.model.speed import ProfileBook
 from themis.model.workload import App
-from themis.profiles.models import DEFAULT_BOOK
-from themis.profiles.speed import ProfileBook
 from themis.service.engine.arbiter import Arbiter
 from themis.service.engine.config import Config
 from themis.service.engine.journal import Journal
-from themis.service.engine.machines import find_hosts
+from themis.service.engine.machine_changes import find_hosts
+from themis.traces.profiles.models import DEFAULT_BOOK
 
 SHORT: Mapping[str, Any] = {
     "lease_s": 2.0,
@@ -136,7 +136,7 @@ class World:
         """As a caller would, without another thread."""
         from concurrent.futures import Future
 
-        from themis.service.engine.calls import Call
+        from themis.service.engine.pending_calls import Call
 
         reply: Future[Any] = Future()
         self.arbiter.queue.put(Call(lambda: do(self.arbiter), reply))

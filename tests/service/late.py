@@ -16,8 +16,8 @@ from themis.model.snapshot import Snapshot
 from themis.policies.api import Policy, Workbench
 from themis.service.api.submission import submit
 from themis.service.api.views import rho_now, state_now
-from themis.service.engine.changes import with_values
 from themis.service.engine.config import Config
+from themis.service.engine.setting_changes import with_values
 from themis.service.engine.solving import Reply, Task, decide
 
 WEIGHTS = (0.37, 1 / 3, 0.1, 1.0, 0.7, 1e-3)

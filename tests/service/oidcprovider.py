@@ -24,7 +24,7 @@ pytest.importorskip("joserfc", reason="needs joserfc: pip install 'themis-schedu
 from joserfc import jwt
 from joserfc.jwk import ECKey, Key, RSAKey
 
-from themis.oidc.provider import DEVICE_GRANT, challenge
+from themis.trust.oidc.provider import DEVICE_GRANT, challenge
 
 ICON = "<link rel=icon href='data:,'>"
 CLIENT, SECRET = "themis", "s3cret & more"

@@ -19,11 +19,11 @@ from fake import request, world
 from processes import PATIENCE_S
 from themis.cli import main
 from themis.client import themis_pb2 as pb
-from themis.client.channel import METHODS
 from themis.client.client import Client, user_name
+from themis.client.grpc_channel import METHODS
 from themis.client.home import log_in, read_token
 from themis.errors import InputError, UnknownName
-from themis.executors.local import LocalExecutor
+from themis.machines.engines.local import LocalExecutor
 from themis.service.api.access import Access, Caller, Forbidden
 from themis.service.api.grpc_server import PUBLIC
 from themis.service.api.submission import _signed, submit

@@ -21,9 +21,8 @@ from themis.cli import main
 from themis.client import themis_pb2 as pb
 from themis.client.client import Client
 from themis.errors import InputError
-from themis.executors.hosts import Host
+from themis.machines.engines.hosts import Host
 from themis.model.cluster import Machine
-from themis.profiles.models import DEFAULT_BOOK
 from themis.service.api import accounts
 from themis.service.engine import state_snapshots
 from themis.service.engine.books import Books
@@ -31,6 +30,7 @@ from themis.service.engine.config import Config
 from themis.service.engine.journal import Journal
 from themis.service.engine.repair import repair
 from themis.service.operations.up import running
+from themis.traces.profiles.models import DEFAULT_BOOK
 
 DAY = 86400.0
 

@@ -17,8 +17,8 @@ from processes import PATIENCE_S
 from themis import Agent
 from themis.client import themis_pb2 as pb
 from themis.client.agent import Bid, Offer, Row
-from themis.client.channel import METHODS, to_bytes
 from themis.client.client import Client
+from themis.client.grpc_channel import METHODS, to_bytes
 from themis.errors import InputError
 from themis.service.engine.config import Config
 from themis.service.operations.up import Service, running

@@ -15,11 +15,11 @@ from themis.client import themis_pb2 as pb
 from themis.errors import InputError
 from themis.model.answers import Ask
 from themis.model.events import AgentBid, Allocated, JobsOrdered, JobStopped, MachineFailed, Renew
+from themis.policies.tuning.outside import merge
 from themis.service.api.submission import submit
 from themis.service.engine.agents import AgentRegistry, Session, TooLate
 from themis.service.engine.wire_bids import Names
 from themis.sim.replay import replay_records
-from themis.tuning.outside import merge
 
 world = partial(any_world, policy="themis")
 """The auction asks for bids; the default policy does not."""
@@ -353,7 +353,7 @@ def test_the_bids_of_a_decision_follow_from_the_log(tmp_path: Path) -> None:
         from dataclasses import replace
 
         from themis.policies.api import Workbench
-        from themis.tuning.outside import OutsideBid, OutsideRow
+        from themis.policies.tuning.outside import OutsideBid, OutsideRow
 
         rows = tuple(OutsideRow(gangs=g, span=s, gpu_type=k, anchor=n, rho=rho) for g, s, k, n, rho in said.rows)
         bidder = asked.solved.answer.apps.tolist().index(snapshot.app_id.tolist().index(said.app))

@@ -21,18 +21,18 @@ import yaml
 from processes import PATIENCE_S, wait_until
 from themis.cli import main
 from themis.client import themis_pb2 as pb
-from themis.client.channel import METHODS
 from themis.client.client import Client, Unavailable, user_name
 from themis.client.command import name_of
+from themis.client.grpc_channel import METHODS
 from themis.client.home import make_token, read_token
-from themis.client.spec import read_requests
+from themis.client.submit_requests import read_requests
 from themis.errors import InputError, UnknownName
-from themis.node.gpus import gpu_type
-from themis.profiles.presets import load_cluster
+from themis.machines.agent.gpus import gpu_type
 from themis.service.engine.config import Config
-from themis.service.engine.machines import find_hosts
+from themis.service.engine.machine_changes import find_hosts
 from themis.service.operations.doctor import examine
 from themis.service.operations.up import Service, running
+from themis.traces.profiles.presets import load_cluster
 
 SOURCE = Path(__file__).parents[2] / "src"
 ROOT = os.geteuid() == 0

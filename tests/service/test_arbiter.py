@@ -18,8 +18,10 @@ from themis.cli import main
 from themis.client import themis_pb2 as pb
 from themis.core.scheduler import Scheduler
 from themis.errors import InputError, NotSolved, UnknownName
-from themis.executors.hosts import task_specs
-from themis.executors.program import AttemptEnded, Ending, Measurement
+from themis.machines.agent.channel import LONGEST
+from themis.machines.agent.messages import Prepare, encode
+from themis.machines.engines.hosts import task_specs
+from themis.machines.engines.program import AttemptEnded, Ending, Measurement
 from themis.model.cluster import Machine
 from themis.model.events import (
     Allocated,
@@ -37,20 +39,18 @@ from themis.model.events import (
 from themis.model.settings import Settings
 from themis.model.units import Locality
 from themis.model.workload import Group, User
-from themis.node.channel import LONGEST
-from themis.node.messages import Prepare, encode
 from themis.policies.api import make_policy
-from themis.profiles.models import DEFAULT_BOOK
 from themis.service.api import views
 from themis.service.api.submission import Limit, _free_name, submit
 from themis.service.engine.arbiter import Arbiter
-from themis.service.engine.calls import Call, Closed
 from themis.service.engine.engine import Engine
 from themis.service.engine.journal import Journal, export, read_records
-from themis.service.engine.speeds import LEAST
+from themis.service.engine.pending_calls import Call, Closed
+from themis.service.engine.speed_estimator import LEAST
 from themis.sim.replay import replay, replay_records
 from themis.sim.runner import Simulation
 from themis.testing.builders import BOOK, NO_OVERHEAD, machines, random_workload
+from themis.traces.profiles.models import DEFAULT_BOOK
 
 
 def enter(w: World, name: str = "a", **more: object) -> int:

@@ -11,17 +11,17 @@ import pytest
 from fake import request, world
 from typer.testing import CliRunner
 
-from themis.authority.ca import Authority
-from themis.bundles.copies import Copies
 from themis.cli.root import app
 from themis.client.home import make_token
 from themis.errors import InputError
-from themis.executors.members import Members, NotAllowed, authority_folder, members_file
-from themis.node.frames import Join
+from themis.machines.agent.frames import Join
+from themis.machines.bundles.copies import Copies
+from themis.machines.engines.members import Members, NotAllowed, authority_folder, members_file
 from themis.service.api.access import Access
 from themis.service.api.submission import submit
 from themis.service.engine.journal import Journal
 from themis.service.operations.backups import back_up, restore
+from themis.trust.authority.ca import Authority
 
 
 def test_a_home_that_runs_is_copied_and_the_copy_goes_on(tmp_path: Path) -> None:

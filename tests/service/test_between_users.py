@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fake import World, request, world
 
-from themis.cli.rows import why_now
+from themis.cli.table_columns import why_now
 from themis.model.events import FairnessSet
 from themis.model.workload import Group, User
 from themis.service.api import views

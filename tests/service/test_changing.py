@@ -13,21 +13,21 @@ from fake import World, request, world
 from audit import audit, engine_over
 from themis.cli.report import replay_home
 from themis.errors import InputError
-from themis.executors.hosts import Host
+from themis.machines.engines.hosts import Host
 from themis.model.cluster import Cluster, Machine
 from themis.model.events import GpusWithheld, Grant, JobStopped, Renew, SettingsChanged
+from themis.model.speed import Profile
 from themis.model.units import Locality
 from themis.model.workload import User
-from themis.profiles.models import DEFAULT_BOOK
-from themis.profiles.speed import Profile
 from themis.service.api import views
-from themis.service.api.metrics import _of_state
+from themis.service.api.prometheus import _of_state
 from themis.service.api.submission import submit
-from themis.service.engine.changes import values_of, with_values
 from themis.service.engine.config import Config
 from themis.service.engine.folding import fold
-from themis.service.engine.machines import host_name
+from themis.service.engine.machine_changes import host_name
+from themis.service.engine.setting_changes import values_of, with_values
 from themis.service.operations.changing import changed
+from themis.traces.profiles.models import DEFAULT_BOOK
 
 
 def put(w: World, user: str = "ann", **texts: object) -> list[str]:
@@ -308,7 +308,7 @@ def test_wrong_input_is_one_sentence_and_changes_nothing(
 def test_two_administrators_at_the_same_time_both_have_their_change(tmp_path: Path) -> None:
     from concurrent.futures import Future
 
-    from themis.service.engine.calls import Call
+    from themis.service.engine.pending_calls import Call
 
     with world(tmp_path, gpus=2) as w:
         replies: list[Future[Any]] = []

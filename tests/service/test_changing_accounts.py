@@ -13,16 +13,16 @@ from test_changing import put, whole
 
 from audit import near
 from themis.errors import InputError
-from themis.executors.program import GangIdle
-from themis.jobs.faults import keys_of
+from themis.jobs.file_errors import keys_of
+from themis.machines.engines.program import GangIdle
 from themis.model.events import AccountingSet, SettingsChanged
 from themis.model.workload import Group, User
-from themis.service.api import metrics
-from themis.service.api import settings as rows
-from themis.service.engine.changes import NAMED, PLAIN, RESTART, values_of, with_values
+from themis.service.api import prometheus
+from themis.service.api import setting_calls as rows
 from themis.service.engine.config import Budget, Config, Notify
+from themis.service.engine.setting_changes import NAMED, PLAIN, RESTART, values_of, with_values
 from themis.service.operations.changing import changed
-from themis.service.operations.settings import ServiceText
+from themis.service.operations.service_settings import ServiceText
 
 
 def cost(w: World) -> dict[str, float]:
@@ -121,7 +121,7 @@ def test_budgets_are_given_raised_and_removed_while_apps_run(tmp_path: Path) -> 
         assert "users.u.budget.hard: none -> 0.25" in said
         run_for(w, 180.0)
         assert (row(w).state, row(w).waits) == ("waiting", "budget")
-        figures = {name: dict(found) for _, name, _, _, found in w.ask(metrics._of_state)}
+        figures = {name: dict(found) for _, name, _, _, found in w.ask(prometheus._of_state)}
         assert figures["themis_apps_waiting"]["budget",] == 1.0
         put(w, users__u__budget__hard=100)
         run_for(w, 120.0)

@@ -11,11 +11,11 @@ import pytest
 from daemon import QUICK, daemon
 
 from processes import end_all, left_of, wait_until
-from themis.cli.rows import NODES
+from themis.cli.table_columns import NODES
 from themis.client import themis_pb2 as pb
 from themis.client.as_json import as_dict
-from themis.node import means
-from themis.node.system import SYSTEM
+from themis.machines.agent import means
+from themis.machines.agent.system import SYSTEM
 from themis.service.operations.doctor import examine
 
 pytestmark = pytest.mark.slow

@@ -22,15 +22,15 @@ from audit import as_written, copy, what_counts
 from themis.errors import InputError, ThemisError
 from themis.model.events import MachineReturned
 from themis.policies.api import make_policy
-from themis.profiles.models import DEFAULT_BOOK
 from themis.service.api.submission import submit
 from themis.service.engine import integrity, state_snapshots
-from themis.service.engine.calls import Closed
 from themis.service.engine.folding import fold
 from themis.service.engine.integrity import Damaged
 from themis.service.engine.journal import Journal
+from themis.service.engine.pending_calls import Closed
 from themis.service.engine.recovery import engine_over
 from themis.service.engine.repair import repair
+from themis.traces.profiles.models import DEFAULT_BOOK
 
 DAMAGES = int(os.environ.get("THEMIS_DAMAGES", "16"))
 HOW = ("flip", "flip", "flip", "truncate", "delete", "zero", "flip log", "truncate log", "remove log", "older file")

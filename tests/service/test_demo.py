@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from processes import left_of
-from themis.client.spec import read_requests
-from themis.demo import live
+from themis.cli.live_demo import demo_run
+from themis.client.submit_requests import read_requests
 from themis.errors import InputError
 
 pytestmark = pytest.mark.slow
-PROGRAM = Path(live.__file__).parent / "terrain.py"
+PROGRAM = Path(demo_run.__file__).parent / "terrain.py"
 
 
 def trained(folder: Path, *more: str) -> str:
@@ -33,34 +33,34 @@ def test_the_program_learns_and_ends_alike_however_often_it_was_stopped(tmp_path
 
 
 def test_three_users_share_the_machine_and_a_report_tells_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "SUBMIT_EVERY_S", 0.0)
+    monkeypatch.setattr(demo_run, "SUBMIT_EVERY_S", 0.0)
     folder = tmp_path / "live"
-    read = live.read_requests
+    read = demo_run.read_requests
 
     def short(file: Path, user: str, *, folder: Path) -> list[object]:
         """The same apps with a tenth of the steps."""
         file.write_text(file.read_text().replace("0 steps", " steps").replace("speed: 10", "speed: 20"))
         return list(read(file, user, folder=folder))
 
-    monkeypatch.setattr(live, "read_requests", short)
-    run = live.run(folder)
+    monkeypatch.setattr(demo_run, "read_requests", short)
+    run = demo_run.run(folder)
     assert not run.simulated
-    assert {app.user for app in run.apps} == set(live.USERS)
+    assert {app.user for app in run.apps} == set(demo_run.USERS)
     assert {app.outcome for app in run.apps} == {"completed"}
-    assert live.show(run, folder).read_text().count("<svg") > 5
+    assert demo_run.show(run, folder).read_text().count("<svg") > 5
     kinds = [json.loads(line)["kind"] for line in (folder / "live.jsonl").read_text().splitlines()]
     assert kinds[0] == "Header"
     assert kinds.count("AppFinished") == 3
     assert left_of(folder) == []
     (folder / "mine").touch()
-    live.remove(folder)
+    demo_run.remove(folder)
     assert [path.name for path in folder.iterdir()] == ["mine"]
 
 
 def test_a_home_of_somebody_else_is_not_removed(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "journal.db").touch()
-    live.remove(tmp_path)
+    demo_run.remove(tmp_path)
     assert (tmp_path / "home" / "journal.db").exists()
 
 
@@ -74,10 +74,10 @@ def test_a_home_of_somebody_else_is_not_removed(tmp_path: Path) -> None:
 )
 def test_wrong_options_are_told_before_anything_starts(machines: str, policy: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        live.check(machines, policy)
+        demo_run.check(machines, policy)
 
 
 def test_the_apps_files_are_good(tmp_path: Path) -> None:
-    for user in live.USERS:
+    for user in demo_run.USERS:
         requests = read_requests(PROGRAM.parent / "apps" / f"{user}.yaml", user, folder=tmp_path)
         assert [request.user for request in requests] == [user]

@@ -13,14 +13,14 @@ from fake import request, world
 from processes import wait_until
 from themis.client import themis_pb2 as pb
 from themis.client.client import user_name
-from themis.client.spec import read_requests
-from themis.core.ahead import forecast_jobs
+from themis.client.submit_requests import read_requests
+from themis.core.forecasting import forecast_jobs
 from themis.errors import InputError
 from themis.model.events import BatchChanged, JobStarted
 from themis.service.api.submission import submit
 from themis.service.engine.arbiter import Arbiter
 
-PROGRAM = Path(__file__).parents[1] / "executors" / "programs" / "epochs.py"
+PROGRAM = Path(__file__).parents[1] / "machines" / "programs" / "epochs.py"
 DYNAMIC = pb.Dynamic(mode="gns", sizes=[pb.BatchSize(batch=b, steps_per_epoch=512 / b) for b in (8, 16, 32)])
 
 

@@ -11,10 +11,10 @@ from fake import request, world
 
 from processes import PATIENCE_S
 from themis.client.client import Client
-from themis.client.spec import read_requests
+from themis.client.submit_requests import read_requests
 from themis.service.api.submission import submit
 from themis.service.engine.config import Config
-from themis.service.operations.settings import check
+from themis.service.operations.service_settings import check
 from themis.service.operations.up import running
 
 SCRIPT = """

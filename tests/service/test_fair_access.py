@@ -15,8 +15,8 @@ import grpc
 import pytest
 
 from processes import PATIENCE_S, wait_until
-from themis.client.channel import METHODS, to_bytes
 from themis.client.client import Client
+from themis.client.grpc_channel import METHODS, to_bytes
 from themis.client.home import log_in
 from themis.errors import InputError
 from themis.service.api import connections

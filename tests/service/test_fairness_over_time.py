@@ -18,7 +18,7 @@ from themis.service.api.access import Access
 from themis.service.api.access import Caller as Who
 from themis.service.api.http_server import HttpServer
 from themis.service.api.methods import Api
-from themis.service.api.settings import Door
+from themis.service.api.setting_calls import Door
 from themis.service.engine.config import Budget, Config
 from themis.service.operations.backups import back_up_apart
 from themis.service.operations.changing import changed

@@ -126,7 +126,7 @@ def test_a_copy_that_is_damaged_on_the_services_disk_is_one_sentence(service: Da
 
 def test_an_archive_with_a_path_out_of_the_folder_is_refused_where_it_is_fetched(tmp_path: Path) -> None:
     """The service trusts no machine with what users unpack, and users need not trust the service."""
-    from themis.node.prepare import Failed, unpack
+    from themis.machines.agent.prepare import Failed, unpack
 
     for name, link in (("../x", ""), ("/etc/x", ""), ("a/../../x", ""), ("in", "/etc"), ("in", "../..")):
         data = io.BytesIO()

@@ -22,12 +22,12 @@ from processes import PATIENCE_S, wait_until
 from themis.client.client import Client, Unavailable
 from themis.client.home import read_endpoint
 from themis.errors import InputError
+from themis.machines.agent.keeper import Log, Supervisor
 from themis.model.events import JobEnded
-from themis.node.keeper import Log, Supervisor
 from themis.service.api.submission import DiskLow, submit
 from themis.service.engine import transactions as turns
-from themis.service.engine.calls import Closed
 from themis.service.engine.journal import Journal, export
+from themis.service.engine.pending_calls import Closed
 from themis.service.engine.transactions import NoRoom
 from themis.service.operations import doctor
 from themis.sim.replay import replay
@@ -144,11 +144,11 @@ def test_a_ranks_log_goes_on_when_a_new_file_can_be_made_again(tmp_path: Path, m
     def full(*given: object, **more: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("themis.node.keeper.os.open", full)
+    monkeypatch.setattr("themis.machines.agent.keeper.os.open", full)
     log.write(b"lost")
     log.write(b"lost")
     os.fstat(log.file)  # it did not let go of the file that it has: another might have got its number
-    monkeypatch.setattr("themis.node.keeper.os.open", real)
+    monkeypatch.setattr("themis.machines.agent.keeper.os.open", real)
     log.write(b"kept")
     assert (tmp_path / "log").read_bytes() == b"kept"
     assert (tmp_path / "log.1").read_bytes() == b"a" * 4096

@@ -24,9 +24,9 @@ from test_agents import Scene
 from processes import PATIENCE_S
 from themis.client import themis_pb2 as pb
 from themis.client.as_json import as_dict
-from themis.client.channel import METHODS
+from themis.client.grpc_channel import METHODS
 from themis.client.home import read_token
-from themis.client.spec import read_requests
+from themis.client.submit_requests import read_requests
 from themis.errors import InputError
 from themis.service.api import views
 from themis.service.api.access import Caller

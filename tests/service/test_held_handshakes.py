@@ -18,13 +18,13 @@ from daemon import QUICK, daemon
 
 from fleetmachines import machines
 from processes import PATIENCE_S, wait_until
-from themis.authority.ca import Authority
-from themis.authority.contexts import HANDSHAKE_S, client_context, server_context
-from themis.authority.entrance import Entrance, listeners, network_of
 from themis.client.client import Client
 from themis.client.home import read_endpoint
 from themis.client.light import Service as Light
 from themis.service.api.grpc_server import MOST_CONNECTIONS, most_connections
+from themis.trust.authority.ca import Authority
+from themis.trust.authority.contexts import HANDSHAKE_S, client_context, server_context
+from themis.trust.authority.entrance import Entrance, listeners, network_of
 
 HELD = 500
 """Connections at each port."""

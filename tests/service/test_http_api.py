@@ -22,7 +22,7 @@ from themis.service.api import http_app
 from themis.service.api.access import Access
 from themis.service.api.http_server import HttpServer, serve_http
 from themis.service.api.methods import Api
-from themis.service.api.settings import Door
+from themis.service.api.setting_calls import Door
 from themis.service.engine.config import Config
 from themis.service.operations.changing import changed
 

@@ -13,10 +13,10 @@ from test_arbiter import enter
 from processes import PATIENCE_S, wait_until
 from themis.client import themis_pb2 as pb
 from themis.client.client import Client
-from themis.executors.idle import IdleGang
-from themis.executors.program import GangIdle
+from themis.machines.agent.messages import TaskIdle, TaskReport
+from themis.machines.engines.idle_gangs import IdleGang
+from themis.machines.engines.program import GangIdle
 from themis.model.events import Grant
-from themis.node.messages import TaskIdle, TaskReport
 from themis.service.api import accounts, views
 from themis.service.engine.config import Config
 from themis.service.operations.up import running

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from themis.core.state import State
-from themis.executors.program import Measurement
+from themis.machines.engines.program import Measurement
 from themis.model.events import SpeedMeasured
+from themis.model.speed import ProfileBook, linear
 from themis.model.units import Locality
 from themis.model.workload import App, Job
-from themis.profiles.speed import ProfileBook, linear
-from themis.service.engine.speeds import LEAST, SpeedEstimator
+from themis.service.engine.speed_estimator import LEAST, SpeedEstimator
 from themis.testing.builders import NO_OVERHEAD, app, job
 
 BOOK = ProfileBook.of([linear("m", 1.0), linear("generic", 1.0)])

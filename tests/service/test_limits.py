@@ -12,7 +12,7 @@ from test_arbiter import ended, enter
 
 from themis.client import themis_pb2 as pb
 from themis.errors import InputError, UnknownName
-from themis.executors.program import ABSENT, Ending
+from themis.machines.engines.program import ABSENT, Ending
 from themis.model.cluster import Machine
 from themis.model.events import Grant, JobStarted, JobStopped, MachineJoined, Revoke
 from themis.model.workload import User

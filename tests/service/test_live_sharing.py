@@ -13,7 +13,7 @@ from themis.model.events import Grant, JobStopped, SpeedMeasured
 from themis.service.engine.journal import Journal
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]
-STEPS = Path(__file__).parents[1] / "executors" / "programs" / "steps.py"
+STEPS = Path(__file__).parents[1] / "machines" / "programs" / "steps.py"
 TABLE = """\
 model,gpu_type,steps_per_s,partner
 one,lab,20,

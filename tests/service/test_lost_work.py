@@ -8,9 +8,9 @@ from pathlib import Path
 from fake import world
 from test_arbiter import ended, enter
 
-from themis.cli.rows import last_words
+from themis.cli.table_columns import last_words
 from themis.client.as_json import as_dict
-from themis.executors.program import Ending
+from themis.machines.engines.program import Ending
 from themis.model.events import JobStarted, JobStopped
 from themis.service.api import views
 

@@ -21,9 +21,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from test_http_api import Caller, app, serving
 
 from processes import PATIENCE_S, wait_until
-from themis.executors.program import AttemptEnded, Ending
+from themis.machines.engines.program import AttemptEnded, Ending
 from themis.service.api.http_server import HttpServer
-from themis.service.api.metrics import families
+from themis.service.api.prometheus import families
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "monitoring"

@@ -20,11 +20,11 @@ from themis.errors import InputError
 from themis.model.cluster import Machine
 from themis.model.events import AppFinished, Grant, MachineFailed, QuotaSet, Revoke
 from themis.model.settings import Settings
-from themis.profiles.models import DEFAULT_BOOK
 from themis.service.engine.config import Config, Notify
 from themis.service.operations.notify import ADMINS, HOUR, Mailbox, Notification, Watcher, sender
 from themis.service.operations.up import running
 from themis.testing.builders import app, job
+from themis.traces.profiles.models import DEFAULT_BOOK
 
 pytest.importorskip("apprise", reason="apprise is not installed")
 

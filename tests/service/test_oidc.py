@@ -18,17 +18,17 @@ from joserfc import jwt
 from oidcprovider import CLIENT, SECRET, SmallProvider, ec, rsa, small_provider
 
 from themis.client import themis_pb2 as pb
-from themis.oidc import provider as providers
-from themis.oidc.asking import ProviderDown
-from themis.oidc.provider import Provider
-from themis.oidc.settings import OidcSettings
-from themis.oidc.tokens import Identity, SignInRefused
 from themis.service.api import oidc as doors
 from themis.service.api.access import Access, Caller, hash_of
 from themis.service.api.audit import Audit
 from themis.service.api.oidc import Done, Oidc
 from themis.service.api.sign_ins import MOST_OF_USER, SignIns
 from themis.service.api.submission import Limit
+from themis.trust.oidc import provider as providers
+from themis.trust.oidc.asking import ProviderDown
+from themis.trust.oidc.provider import Provider
+from themis.trust.oidc.provider_settings import OidcSettings
+from themis.trust.oidc.tokens import Identity, SignInRefused
 
 HERE = "https://themis.example.org/console/sign-in/oidc/done"
 FROM = "10.1.2.3"

@@ -11,11 +11,11 @@ from test_arbiter import enter
 from test_budgets import HOUR, LEASE, run_for
 from test_fairness_over_time import api_of
 
-from themis.cli.rows import why_now
+from themis.cli.table_columns import why_now
 from themis.client import themis_pb2 as pb
 from themis.model.log import read_log
 from themis.report.metrics import Fold
-from themis.report.reference import Reference
+from themis.report.reference_finish import Reference
 from themis.service.api import own_share
 from themis.service.engine import state_snapshots
 from themis.service.engine.journal import export

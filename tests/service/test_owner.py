@@ -11,8 +11,8 @@ import pytest
 from processes import left_of
 from themis.client.home import owner_of
 from themis.errors import InputError
-from themis.node.channel import ChannelClosed
-from themis.node.relay import Relay
+from themis.machines.agent.channel import ChannelClosed
+from themis.machines.agent.relay import Relay
 
 
 def test_an_id_is_drawn_once_for_each_home_and_nobody_else_may_read_it(tmp_path: Path) -> None:

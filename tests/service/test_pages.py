@@ -23,7 +23,7 @@ from fake import World, request, world
 
 from processes import PATIENCE_S
 from themis.errors import InputError
-from themis.executors.program import AttemptEnded, Ending
+from themis.machines.engines.program import AttemptEnded, Ending
 from themis.service.api.access import Access
 from themis.service.api.http_server import serve_http
 from themis.service.api.methods import Api

@@ -21,7 +21,7 @@ from test_faults import check_home
 from processes import PATIENCE_S, left_of, ranks_of, running, wait_until
 from raycluster import NO_RAY, RayCluster
 from themis.errors import InputError
-from themis.executors.bridge import _join
+from themis.machines.engines.bridge import _join
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 
@@ -215,7 +215,7 @@ def test_a_gang_over_two_nodes_trains_with_gloo_and_goes_on_elsewhere_after_a_pr
     pytest.importorskip("torch", reason="PyTorch is not installed; pip install 'themis-scheduler[torch]'")
     nodes, program = (
         tmp_path / "home" / "run" / "on-nodes",
-        Path(__file__).parents[1] / "executors/programs/torch_fit.py",
+        Path(__file__).parents[1] / "machines/programs/torch_fit.py",
     )
 
     def fit(service: Daemon, pause: float, interrupt: bool) -> tuple[float, int]:

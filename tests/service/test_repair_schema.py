@@ -12,11 +12,11 @@ from fake import request, world
 from themis.errors import InputError
 from themis.model.cluster import Machine
 from themis.model.events import MachineJoined
-from themis.profiles.library import load_book
 from themis.service.api.submission import submit
 from themis.service.engine.integrity import Damaged
 from themis.service.engine.journal import Journal
 from themis.service.engine.repair import repair
+from themis.traces.profiles.library import load_book
 
 
 def a_home(home: Path) -> list[float]:

@@ -10,8 +10,8 @@ from test_arbiter import enter
 
 from themis.client import themis_pb2 as pb
 from themis.core.retire import is_pruned
+from themis.machines.agent.logfile import MOST, turned
 from themis.model.events import JobStopped
-from themis.node.logfile import MOST, turned
 from themis.service.api import accounts, views
 from themis.service.api.submission import submit
 from themis.service.engine import state_snapshots

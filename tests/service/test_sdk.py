@@ -17,11 +17,11 @@ from themis.client import calls
 from themis.client import themis_pb2 as pb
 from themis.client.aio import AsyncClient
 from themis.client.calls import sweep
-from themis.client.channel import METHODS
 from themis.client.client import Client, StillActive, Unavailable
 from themis.client.command import run_request
+from themis.client.grpc_channel import METHODS
 from themis.client.notebook import COLUMNS, MOST_ROWS, Listing
-from themis.client.spec import read_requests
+from themis.client.submit_requests import read_requests
 from themis.errors import InputError, UnknownName
 from themis.service.engine.config import Config
 from themis.service.operations.up import running

@@ -11,10 +11,10 @@ import pytest
 from themis.cli import main
 from themis.client.client import Client, user_name
 from themis.errors import InputError
-from themis.service.api.settings import Door
+from themis.service.api.setting_calls import Door
 from themis.service.engine.config import Config
 from themis.service.operations.changing import changed
-from themis.service.operations.settings import load
+from themis.service.operations.service_settings import load
 from themis.service.operations.up import Service, running
 
 pytestmark = pytest.mark.slow

@@ -11,12 +11,12 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from themis.cli.demo import demo
-from themis.demo import live
+from themis.cli.demo_verb import demo
+from themis.cli.live_demo import demo_run
 from themis.errors import InputError
 from themis.service.engine.config import Config
-from themis.service.operations.settings import ServiceText, check, keys, settings_faults
-from themis.service.operations.settings import load as load_settings
+from themis.service.operations.service_settings import ServiceText, check, keys, settings_faults
+from themis.service.operations.service_settings import load as load_settings
 
 ROOT = Path(__file__).parents[2]
 
@@ -259,5 +259,5 @@ def test_whatever_is_written_is_read_or_refused(
 
 
 def test_service_and_demonstration_have_one_default_policy() -> None:
-    defaults = {signature(function).parameters["policy"].default for function in (demo, live.run)}
+    defaults = {signature(function).parameters["policy"].default for function in (demo, demo_run.run)}
     assert defaults == {Config().policy} == {"fair_finish"}

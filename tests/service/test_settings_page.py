@@ -9,7 +9,14 @@ import pytest
 from pydantic import BaseModel
 
 from themis.service.engine.config import Config
-from themis.service.operations.settings import GroupText, OthersText, ServiceText, UserText, load, settings_faults
+from themis.service.operations.service_settings import (
+    GroupText,
+    OthersText,
+    ServiceText,
+    UserText,
+    load,
+    settings_faults,
+)
 
 PAGE = (Path(__file__).parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")
 TABLES = re.findall(r"^\| key \| meaning \(default\) \|\n\|---\|---\|\n((?:\|.*\n)*)", PAGE, flags=re.MULTILINE)

@@ -28,10 +28,6 @@ import pytest
 
 from processes import PATIENCE_S, wait_until
 from processes import running as process_of
-from themis.authority.ca import Authority
-from themis.authority.contact import PROTOCOLS
-from themis.authority.contexts import ServerFiles, TlsError, Untrusted, client_context, connect, server_context
-from themis.authority.names import addresses, names_of
 from themis.client.aio import AsyncClient
 from themis.client.certificates import certificates as shown
 from themis.client.client import Client
@@ -39,13 +35,17 @@ from themis.client.home import log_in, read_endpoint, read_token
 from themis.client.light import Service as Light
 from themis.client.trust import SYSTEM, Trust, locate
 from themis.errors import InputError, ThemisError
-from themis.service.api import certificates as certificates_module
-from themis.service.api import connections, entrance
+from themis.service.api import certificate_calls as certificates_module
+from themis.service.api import connections, handshakes
 from themis.service.engine.config import Config
 from themis.service.operations.backups import back_up, restore
 from themis.service.operations.doctor import examine
 from themis.service.operations.tls import encrypts
 from themis.service.operations.up import Service, running
+from themis.trust.authority.ca import Authority
+from themis.trust.authority.contact import PROTOCOLS
+from themis.trust.authority.contexts import ServerFiles, TlsError, Untrusted, client_context, connect, server_context
+from themis.trust.authority.names import addresses, names_of
 
 DAY = 86400.0
 
@@ -655,7 +655,7 @@ def test_login_at_a_terminal_shows_the_fingerprint_and_asks(tmp_path: Path, answ
 @pytest.mark.slow
 def test_a_burst_of_callers_is_served_and_none_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Callers and service are one process here: on a busy machine, two hundred of them need longer than one caller may.
-    monkeypatch.setattr(entrance, "HANDSHAKE_S", PATIENCE_S)
+    monkeypatch.setattr(handshakes, "HANDSHAKE_S", PATIENCE_S)
     monkeypatch.setattr(connections, "HEADERS_S", PATIENCE_S)
     with running(tmp_path, config()) as up:
         port, context = int(up.endpoint.http.rpartition(":")[2]), client_context(locate(tmp_path).trust.pem)
@@ -695,7 +695,7 @@ def test_the_start_on_every_address_says_how_to_log_in_and_off_is_warned_of(
 
 
 def test_files_of_settings_say_what_is_wrong(tmp_path: Path) -> None:
-    from themis.service.operations.settings import load
+    from themis.service.operations.service_settings import load
 
     file = tmp_path / "config.yaml"
     file.write_text("host: 0.0.0.0\ntls: off\ntls_names: [gpu.example.org, 10.0.0.7]\n")

@@ -17,7 +17,7 @@ from themis.client import themis_pb2 as pb
 from themis.client.client import Client
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
-SCRIPTS = Path(__file__).parents[1] / "executors" / "programs"
+SCRIPTS = Path(__file__).parents[1] / "machines" / "programs"
 SETTINGS = (*QUICK, "single_trust=true", "node_lease=30", "lease=4")
 """Users who are none of this system; leases that a busy machine can bear."""
 STEPS = 60

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fake import World, request, world
 
-from themis.cli.rows import STEPS, why_now
+from themis.cli.table_columns import STEPS, why_now
 from themis.model import log
 from themis.model.events import MachineFailed, MachineReturned
 from themis.report.explain import explain

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fake import World, request, world
 
-from themis.cli.rows import NODES
+from themis.cli.table_columns import NODES
 from themis.client.as_json import as_dict
 from themis.core.scheduler import Scheduler
 from themis.model.events import GpusWithheld, Grant, JobStarted, JobStopped

@@ -11,10 +11,10 @@ from themis.core.scheduler import Scheduler
 from themis.errors import InputError, UnknownName
 from themis.model.events import AppSubmitted, JobStarted, MachineJoined, Wake
 from themis.policies.api import make_policy
-from themis.profiles.models import DEFAULT_BOOK
 from themis.sim.dump import decide, is_dump, parse, read, write
 from themis.sim.onward import starts
 from themis.testing.builders import NO_OVERHEAD, app, job, machines
+from themis.traces.profiles.models import DEFAULT_BOOK
 
 
 def busy(policy: str = "fifo", *, apps: int = 3, hours: float = 1.0) -> Scheduler:
@@ -24,7 +24,7 @@ def busy(policy: str = "fifo", *, apps: int = 3, hours: float = 1.0) -> Schedule
     from themis.model.answers import Ask
     from themis.model.events import Allocated, BidsCollected, CollectBids, Command, Event, Grant, Solve
     from themis.policies.api import Workbench
-    from themis.tuning.agent import answer_ask
+    from themis.policies.tuning.app_agent import answer_ask
 
     def feed(event: Event, now: float) -> None:
         for command in core.step(event, now):

@@ -9,19 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from themis.core.lifecycle import add_app
+from themis.core.app_lifecycle import add_app
 from themis.core.state import State
 from themis.model.events import SpeedMeasured
 from themis.model.log import encode, is_record
 from themis.model.settings import Settings
+from themis.model.speed import ProfileBook, linear
 from themis.model.units import Locality
 from themis.policies.api import make_policy
-from themis.profiles.presets import load_cluster
-from themis.profiles.speed import ProfileBook, linear
 from themis.sim.plan import Plan
 from themis.sim.replay import replay_records
 from themis.sim.runner import Simulation
 from themis.testing.builders import app, job
+from themis.traces.profiles.presets import load_cluster
 
 TRUTH = ProfileBook.of(
     [

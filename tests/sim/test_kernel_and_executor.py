@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from themis.executors.simulated import SimulatedExecutor
 from themis.model.events import AppCancelled, Grant, JobProgress, JobReached, JobStarted, JobStopped, Revoke, Wake
 from themis.model.settings import Settings
 from themis.model.workload import Job, Regime
 from themis.sim.kernel import Kernel
 from themis.sim.runner import outages
+from themis.sim.simulated_executor import SimulatedExecutor
 from themis.testing.builders import BOOK, app, job, machines
 
 

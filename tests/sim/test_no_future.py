@@ -11,22 +11,22 @@ from typing import Any
 
 import pytest
 
-from themis.forecast.believed import Estimation, measured_configs
+from themis.fairness.forecasts.believed import Estimation, measured_configs
 from themis.model.events import AppSubmitted, Grant, Header
 from themis.model.log import encode, is_record
 from themis.model.settings import Settings
+from themis.model.speed import ProfileBook
 from themis.model.workload import App, Job, Regime, Workload
 from themis.policies.api import make_policy
-from themis.profiles.measured import gavel_book
-from themis.profiles.models import DEFAULT_BOOK
-from themis.profiles.presets import load_cluster
-from themis.profiles.speed import ProfileBook
 from themis.sim.plan import Plan
 from themis.sim.runner import Simulation
 from themis.traces import shockwave_jobs
-from themis.traces.api import load_workload
 from themis.traces.csv_generic import write_csv
-from themis.traces.summary import paces
+from themis.traces.formats import load_workload
+from themis.traces.profiles.measured import gavel_book
+from themis.traces.profiles.models import DEFAULT_BOOK
+from themis.traces.profiles.presets import load_cluster
+from themis.traces.trace_summary import paces
 
 Log = list[tuple[float, object]]
 Rows = list[tuple[int, int]]

@@ -9,12 +9,12 @@ import pytest
 from themis.model.events import AppFinished, Grant
 from themis.model.settings import Settings
 from themis.policies.api import make_policy
-from themis.profiles.models import DEFAULT_BOOK
-from themis.profiles.presets import load_cluster
 from themis.sim.runner import Simulation
-from themis.traces.api import load_workload
+from themis.traces.formats import load_workload
+from themis.traces.profiles.models import DEFAULT_BOOK
+from themis.traces.profiles.presets import load_cluster
 from themis.traces.scale import Scale, scale
-from themis.traces.summary import check_fits
+from themis.traces.trace_summary import check_fits
 
 
 @pytest.mark.slow

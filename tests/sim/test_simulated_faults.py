@@ -11,9 +11,9 @@ from themis.model.events import MachineFailed
 from themis.model.settings import Settings
 from themis.model.workload import App, Workload
 from themis.policies.api import make_policy
-from themis.profiles.presets import load_cluster
 from themis.sim.runner import Record, Simulation, outages
 from themis.testing.builders import BOOK, app, job
+from themis.traces.profiles.presets import load_cluster
 from witness import check_leases
 
 FAULTS = int(os.environ.get("THEMIS_SIMULATED_FAULTS", "100"))

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from simulation.kernel import Kernel, Process
-from themis.node.agent import NodeAgent
-from themis.node.keeper import Supervisor, as_cell
+from themis.machines.agent.keeper import Supervisor, as_cell
+from themis.machines.agent.node_agent import NodeAgent
 
 SAVE_EVERY_S = 1.0
 """Between two checkpoints, so that every job ends although its leases are short."""

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from audit import audit, audit_accounts, copy
 from simulation.bodies import Agent, Keeper, Rank
 from simulation.kernel import Kernel, Process
+from themis.machines.agent.keeper import MEMBERS_S
 from themis.model.events import Grant, JobStopped, MachineJoined, MachineResized, Renew, Revoke
-from themis.node.keeper import MEMBERS_S
 from themis.service.engine.journal import Journal, read_records
 
 if TYPE_CHECKING:

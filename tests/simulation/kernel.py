@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-from themis.node.system import System
+from themis.machines.agent.system import System
 
 STRIDE = 0.01
 """Seconds that a signal takes its sender: loops that wait for the clock come to an end within one step."""

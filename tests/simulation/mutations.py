@@ -18,26 +18,26 @@ from unittest import mock
 
 from simulation import disk, service
 from simulation.world import History, run
-from themis.accounts import fold
 from themis.core.scheduler import Scheduler
 from themis.core.validate import validate
-from themis.executors import lifecycle
-from themis.executors.gangs import Gangs
-from themis.executors.local import LocalExecutor
+from themis.machines.agent.keeper import Supervisor
+from themis.machines.agent.node_agent import NodeAgent
+from themis.machines.agent.tasks import Task
+from themis.machines.engines import gang_lifecycle
+from themis.machines.engines.gangs import Gangs
+from themis.machines.engines.local import LocalExecutor
 from themis.model.events import JobStopped, MachineResized, Revoke
-from themis.node.agent import NodeAgent
-from themis.node.keeper import Supervisor
-from themis.node.tasks import Task
+from themis.report.accounts import fold
 from themis.service.engine import integrity
 from themis.service.engine.books import Books
-from themis.service.engine.calls import Call
 from themis.service.engine.housekeeping import Housekeeping
 from themis.service.engine.journal import Journal
 from themis.service.engine.live_settings import LiveSettings
+from themis.service.engine.pending_calls import Call
 from themis.service.engine.records import Records
 
 Mutation = Callable[[], AbstractContextManager[Any]]
-FAILING = lifecycle.GangState.FAILING
+FAILING = gang_lifecycle.GangState.FAILING
 
 
 def replaced(owner: Any, name: str, by: Any) -> Mutation:
@@ -201,8 +201,11 @@ def _ends_well_without_supervisor() -> Iterator[None]:
             found = dataclasses.replace(found, cause=raw.get("cause") or "lost", first=None)
         return found
 
-    table = {**lifecycle.TRANSITIONS, (FAILING, lifecycle.GangEvent.STOP_ASKED): lifecycle.Transition(FAILING)}
-    with mock.patch.object(Task, "state", without_code), mock.patch.object(lifecycle, "TRANSITIONS", table):
+    table = {
+        **gang_lifecycle.TRANSITIONS,
+        (FAILING, gang_lifecycle.GangEvent.STOP_ASKED): gang_lifecycle.Transition(FAILING),
+    }
+    with mock.patch.object(Task, "state", without_code), mock.patch.object(gang_lifecycle, "TRANSITIONS", table):
         yield
 
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from themis.node.channel import Channel, ChannelClosed
-from themis.node.messages import Message
+from themis.machines.agent.channel import Channel, ChannelClosed
+from themis.machines.agent.messages import Message
 
 
 class End(Channel):

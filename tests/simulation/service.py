@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from simulation.disk import Crash
 from themis.errors import ThemisError
-from themis.executors.hosts import Host, NodeSettings
-from themis.executors.local import LocalExecutor
+from themis.machines.engines.hosts import Host, NodeSettings
+from themis.machines.engines.local import LocalExecutor
 from themis.model.cluster import Cluster, Machine
 from themis.model.snapshot import Snapshot
 from themis.policies.api import Policy, Workbench
 from themis.service.engine.arbiter import Arbiter
+from themis.service.engine.arbiter_queue import estimated_pace
 from themis.service.engine.config import Config
-from themis.service.engine.executor import estimated_pace
 from themis.service.engine.journal import Journal
 from themis.service.engine.solving import Reply, Task, decide
 

@@ -13,8 +13,8 @@ from simulation.disk import MOMENTS
 from simulation.plan import ACTIVE_S, POLICIES, Action, Event, Fault
 from themis.errors import InputError
 from themis.service.engine.arbiter import Arbiter
-from themis.service.engine.changes import values_of
 from themis.service.engine.config import Budget, Config
+from themis.service.engine.setting_changes import values_of
 from themis.service.operations.changing import changed
 
 if TYPE_CHECKING:

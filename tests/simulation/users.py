@@ -13,7 +13,7 @@ from themis.client import themis_pb2 as pb
 from themis.errors import InputError
 from themis.service.api.submission import submit
 from themis.service.engine.arbiter import Arbiter
-from themis.service.engine.calls import Call, Closed
+from themis.service.engine.pending_calls import Call, Closed
 
 if TYPE_CHECKING:
     from simulation.world import World

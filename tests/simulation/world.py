@@ -21,7 +21,7 @@ from simulation.plan import ACTIVE_S, Action, Fault, Plan, Submission, draw
 from simulation.service import Service
 from simulation.settings import Settings, draw_changes, draw_edits
 from simulation.users import Users
-from themis.node.agent import AgentSettings, NodeAgent
+from themis.machines.agent.node_agent import AgentSettings, NodeAgent
 from themis.service.engine import state_snapshots
 
 PATIENCE_S = 240.0

@@ -9,8 +9,8 @@ import pytest
 from themis.errors import TraceError
 from themis.model.units import Locality
 from themis.model.workload import App, Job
-from themis.profiles.models import DEFAULT_BOOK
-from themis.traces.api import load_workload
+from themis.traces.formats import load_workload
+from themis.traces.profiles.models import DEFAULT_BOOK
 
 
 def write(folder: Path, name: str, text: str) -> str:

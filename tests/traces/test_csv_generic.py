@@ -25,9 +25,9 @@ from themis.model.workload import (
     User,
     Workload,
 )
-from themis.profiles.models import DEFAULT_BOOK
-from themis.traces.api import load_workload
 from themis.traces.csv_generic import COLUMNS, GenericCsv, write_csv
+from themis.traces.formats import load_workload
+from themis.traces.profiles.models import DEFAULT_BOOK
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DOCS = Path(__file__).parents[2] / "docs"

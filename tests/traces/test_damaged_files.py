@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from themis.errors import InputError
-from themis.traces.api import load_workload, reader_of
-from themis.traces.faults import find_faults
+from themis.traces.formats import load_workload, reader_of
+from themis.traces.trace_errors import find_faults
 
 PHILLY = json.dumps(
     [

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from logs import write
 
 from themis.errors import InputError, TraceError
+from themis.model.speed import ProfileBook
 from themis.model.workload import App, CurveStopping, Halving, Hyperband, Job, LossCurve, Regime, Rung, Workload
-from themis.profiles.models import DEFAULT_BOOK
-from themis.profiles.speed import ProfileBook
-from themis.traces.api import load_workload, reader_of
 from themis.traces.csv_generic import write_csv
 from themis.traces.demand import demand, sparkline
-from themis.traces.faults import find_faults
 from themis.traces.figure import write_demand
+from themis.traces.formats import load_workload, reader_of
+from themis.traces.profiles.models import DEFAULT_BOOK
 from themis.traces.scale import Scale, scale
-from themis.traces.summary import by_user, describe
+from themis.traces.trace_errors import find_faults
+from themis.traces.trace_summary import by_user, describe
 
 
 def app(name: str, arrival: float, seconds: float, gpus: int, user: str = "u") -> App:

@@ -11,13 +11,13 @@ from logs import assert_fault, only, seconds, write
 
 from themis.errors import InputError, UnknownName
 from themis.model.dynamic import Dynamic, Mode
+from themis.model.speed import ProfileBook
 from themis.model.workload import Regime
-from themis.profiles.gavel_table import profiles_from_gavel, split_job_type
-from themis.profiles.models import DEFAULT_BOOK
-from themis.profiles.presets import load_cluster
-from themis.profiles.speed import ProfileBook
-from themis.traces.api import load_workload, recognise
-from themis.traces.summary import describe
+from themis.traces.formats import load_workload, recognise
+from themis.traces.profiles.gavel_table import profiles_from_gavel, split_job_type
+from themis.traces.profiles.models import DEFAULT_BOOK
+from themis.traces.profiles.presets import load_cluster
+from themis.traces.trace_summary import describe
 
 TABLE = {
     "k80": {"('ResNet-18 (batch size 64)', 1)": {"null": 5.0}, "('A3C', 1)": {"null": 2.0}},

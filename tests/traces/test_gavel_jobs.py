@@ -10,9 +10,9 @@ import pytest
 from themis.errors import InputError, UnknownName
 from themis.model.units import Locality
 from themis.model.workload import Workload
-from themis.profiles.measured import gavel_book
-from themis.traces.api import book_for, load_workload
+from themis.traces.formats import book_for, load_workload
 from themis.traces.gavel_jobs import GavelMulti, GavelSingle
+from themis.traces.profiles.measured import gavel_book
 
 MANY = 4000
 

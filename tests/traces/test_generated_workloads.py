@@ -11,14 +11,14 @@ from themis.errors import InputError
 from themis.model.cluster import in_racks
 from themis.model.units import Float
 from themis.model.workload import CurveStopping, Halving, Workload
-from themis.profiles.models import DEFAULT_BOOK, is_network_intensive
-from themis.profiles.presets import load_cluster
 from themis.traces import cdf
-from themis.traces.api import load_workload
+from themis.traces.formats import load_workload
 from themis.traces.generate import Workload1, Workload2
 from themis.traces.mix import ReferenceRates
+from themis.traces.profiles.models import DEFAULT_BOOK, is_network_intensive
+from themis.traces.profiles.presets import load_cluster
 from themis.traces.shapes import halving_sizes
-from themis.traces.summary import app_work, check_fits, describe, job_seconds, shares_run
+from themis.traces.trace_summary import app_work, check_fits, describe, job_seconds, shares_run
 
 MANY = 800
 

@@ -10,9 +10,9 @@ import pytest
 from logs import assert_fault, only, seconds, write
 
 from themis.errors import InputError
-from themis.profiles.presets import load_cluster
-from themis.traces.api import load_workload, recognise
-from themis.traces.summary import check_fits, describe
+from themis.traces.formats import load_workload, recognise
+from themis.traces.profiles.presets import load_cluster
+from themis.traces.trace_summary import check_fits, describe
 
 # ---- ITP -----------------------------------------------------------------------------------------------------------
 

@@ -9,11 +9,11 @@ import pytest
 
 from themis.errors import InputError, TraceError
 from themis.model.units import Locality
-from themis.profiles.models import DEFAULT_BOOK
-from themis.profiles.presets import load_cluster
-from themis.traces.api import load_workload
+from themis.traces.formats import load_workload
 from themis.traces.mix import unit_hash
-from themis.traces.summary import describe
+from themis.traces.profiles.models import DEFAULT_BOOK
+from themis.traces.profiles.presets import load_cluster
+from themis.traces.trace_summary import describe
 
 APPS = "app_id,vc,submit_s,num_gpus,duration_s\n0,b436b2,50,4,600\n0,b436b2,55,4,1200\n1,6214e9,10,1,7\n"
 JOBS = (

@@ -10,7 +10,7 @@ import pytest
 from logs import assert_fault, only, seconds, write
 
 from themis.errors import InputError
-from themis.traces.api import load_workload, recognise
+from themis.traces.formats import load_workload, recognise
 
 EIGHT = {"ip": "m47", "gpus": [f"gpu{i}" for i in range(8)]}
 

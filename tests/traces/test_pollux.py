@@ -11,12 +11,12 @@ from themis.errors import InputError
 from themis.model.events import AppFinished
 from themis.model.workload import Workload
 from themis.policies.api import make_policy
-from themis.profiles.models import DEFAULT_BOOK
-from themis.profiles.presets import load_cluster
 from themis.sim.runner import Record, Simulation
-from themis.traces.api import load_workload, recognise
+from themis.traces.formats import load_workload, recognise
 from themis.traces.pollux_speeds import Application
-from themis.traces.summary import describe
+from themis.traces.profiles.models import DEFAULT_BOOK
+from themis.traces.profiles.presets import load_cluster
+from themis.traces.trace_summary import describe
 
 JOBS = "name,time,application,num_replicas,batch_size\ncifar10-0,107,cifar10,6,128\nds-1,90,deepspeech2,1,64\n"
 

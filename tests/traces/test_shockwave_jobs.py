@@ -8,8 +8,8 @@ import pytest
 from themis.errors import InputError
 from themis.model.dynamic import Mode
 from themis.model.units import Locality
-from themis.profiles.measured import gavel_book
-from themis.traces.api import load_workload
+from themis.traces.formats import load_workload
+from themis.traces.profiles.measured import gavel_book
 from themis.traces.shockwave_jobs import ShockwaveJobs
 
 BOOK = gavel_book()

@@ -14,12 +14,12 @@ import pytest
 import themis.traces
 from themis.errors import ClusterError, InputError, UnknownName
 from themis.model.cluster import Cluster, Machine
+from themis.model.speed import Curve, Profile, ProfileBook
 from themis.model.workload import App, Job, Regime, Workload
-from themis.profiles.models import DEFAULT_BOOK
-from themis.profiles.speed import Curve, Profile, ProfileBook
-from themis.traces import api
-from themis.traces.api import BUILT_IN, Generator, Reader, load_workload, registered
-from themis.traces.summary import check_fits
+from themis.traces import formats
+from themis.traces.formats import BUILT_IN, Generator, Reader, load_workload, registered
+from themis.traces.profiles.models import DEFAULT_BOOK
+from themis.traces.trace_summary import check_fits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,18 +95,18 @@ def test_a_reader_without_options_says_so(tmp_path: Path) -> None:
 
 
 def test_a_registered_plugin_is_used_like_a_built_in_but_cannot_replace_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    points = [EntryPoint(name=n, group=api.GROUP, value=f"{__name__}:Plugin") for n in ("mine", "demo")]
-    monkeypatch.setattr(api, "entry_points", lambda group: points)
-    monkeypatch.setattr(api, "registered", api.registered.__wrapped__)
+    points = [EntryPoint(name=n, group=formats.GROUP, value=f"{__name__}:Plugin") for n in ("mine", "demo")]
+    monkeypatch.setattr(formats, "entry_points", lambda group: points)
+    monkeypatch.setattr(formats, "registered", formats.registered.__wrapped__)
     assert len(load_workload("mine", seed=2, apps="3").apps) == 3
     assert load_workload("demo").name == "demo"
 
 
 def test_a_plugin_that_does_not_load_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    point = EntryPoint(name="mine", group=api.GROUP, value="no_such_module_anywhere:Thing")
-    monkeypatch.setattr(api, "entry_points", lambda group: [point])
+    point = EntryPoint(name="mine", group=formats.GROUP, value="no_such_module_anywhere:Thing")
+    monkeypatch.setattr(formats, "entry_points", lambda group: [point])
     with pytest.raises(InputError, match=r"trace format 'mine' \(no_such_module_anywhere:Thing\) cannot be loaded"):
-        api.registered.__wrapped__()
+        formats.registered.__wrapped__()
 
 
 def cluster() -> Cluster:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from themis.cli.options import AppName, AppNames, Home, NodeNames, Output, Owner, argument, option, whole_rest
-from themis.cli.rows import NODES, WHO, Columns, check_output, connect, service_of, show_rows
-from themis.console import say, say_notes, say_red
+from themis.cli.output import say, say_notes, say_red
+from themis.cli.table_columns import NODES, WHO, Columns, check_output, connect, service_of, show_rows
 from themis.errors import InputError
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def run(
     Example: [cyan]themis run --gpus 2 -- python train.py --epochs 9[/cyan]
     """
     from themis.client.command import name_of, run_request
-    from themis.node.messages import NEARLY_URL
+    from themis.machines.agent.messages import NEARLY_URL
 
     if send and no_send:
         raise InputError("--send and --no-send exclude each other; give one of them.")
@@ -286,7 +286,7 @@ def submit(
 
 def _read_here(service: Service, text: str, file: Path, user: str) -> list[pb.SubmitReply]:
     """Submit a job file that is read here: the service is another user's, without this user's profiles, or folders are sent."""
-    from themis.client.spec import text_requests
+    from themis.client.submit_requests import text_requests
 
     client = service.client
     requests, notes = text_requests(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from themis.cli.options import AppName, Home, Output, User, Verbose, Watch, argument, option
-from themis.cli.rows import (
+from themis.cli.table_columns import (
     ALL_APPS,
     ALL_JOBS,
     ALL_SHARES,

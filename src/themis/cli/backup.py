@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from themis.cli.rows import Home
-from themis.console import out
+from themis.cli.output import out
+from themis.cli.table_columns import Home
 from themis.errors import counted
 
 
@@ -23,7 +23,7 @@ def backup(
 
     Example: [cyan]themis backup /backups/themis-monday[/cyan]
     """
-    from themis.client.home import default_home
+    from themis.data_dir import default_home
     from themis.service.operations.backups import back_up
 
     done = back_up((home or default_home()).absolute(), target.absolute(), checkpoints=checkpoints)

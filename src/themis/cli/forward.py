@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from themis.console import err, escape, out, print_json, print_whole
+from themis.cli.output import err, escape, out, print_json, print_whole
 from themis.errors import InputError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from themis.forward.present import Present
-    from themis.forward.question import Question
+    from themis.sim.forward.present_state import Present
+    from themis.sim.forward.question import Question
 
 SIMULATIONS = 20
 ACROSS = 2
@@ -58,7 +58,7 @@ class Options:
         ------
         InputError : a value that cannot be read, with its option.
         """
-        from themis.forward.question import CURRENT, HORIZON_S, Question
+        from themis.sim.forward.question import CURRENT, HORIZON_S, Question
 
         return Question(
             policies=tuple(self.policies) or (CURRENT,),
@@ -85,7 +85,7 @@ def is_state(workload: str) -> bool:
 
 def what_if(workload: str, options: Options, *, profiles: str, jobs: int, as_json: bool, quiet: bool) -> None:
     """Simulate forward from a state in files, and print when its apps end."""
-    from themis.forward.answer import answer
+    from themis.sim.forward.answer import answer
 
     asked = options.question()
     at = _seconds("--at", options.at) if options.at else None
@@ -96,7 +96,7 @@ def what_if(workload: str, options: Options, *, profiles: str, jobs: int, as_jso
 
 def what_if_live(options: Options, home: Path | None, *, as_json: bool, quiet: bool) -> None:
     """The same of the running service."""
-    from themis.cli.rows import connect
+    from themis.cli.table_columns import connect
     from themis.client.as_json import as_dict
 
     if options.at:
@@ -170,7 +170,7 @@ def _today(times: Mapping[str, Any], state: str) -> str:
 
 def _case(times: Mapping[str, Any], state: str) -> str:
     """``2.2 h -3.9 h``."""
-    from themis.forward.answer import signed
+    from themis.sim.forward.answer import signed
 
     if state == "held":
         return ""
@@ -186,7 +186,7 @@ def _end(times: Mapping[str, Any], name: str) -> str:
 
 
 def _short(value: float | None) -> str:
-    from themis.forward.answer import short
+    from themis.sim.forward.answer import short
 
     return "" if value is None else short(value)
 
@@ -196,10 +196,10 @@ def _cut(text: str) -> str:
 
 
 def _present(path: Path, at: float | None, profiles: str) -> Present:
-    from themis.client.home import default_home
-    from themis.forward.present import of_dump, of_log
-    from themis.profiles.library import load_book
+    from themis.data_dir import default_home
     from themis.sim.dump import is_dump
+    from themis.sim.forward.present_state import of_dump, of_log
+    from themis.traces.profiles.library import load_book
 
     book = load_book(profiles, default_home() / "profiles") if profiles else None
     if path.is_dir():
@@ -212,7 +212,7 @@ def _present(path: Path, at: float | None, profiles: str) -> Present:
 
 
 def _of_home(home: Path, at: float | None) -> Present:
-    from themis.service.engine.copies import journal_of
+    from themis.service.engine.kept_copies import journal_of
     from themis.service.engine.present import of_journal
 
     with journal_of(home) as journal:
@@ -258,7 +258,7 @@ def _seconds(option: str, text: str) -> float:
 
 def _seeds(text: str) -> Sequence[int]:
     """A number says how many; a range or a list which."""
-    from themis.forward.question import MOST_SEEDS
+    from themis.sim.forward.question import MOST_SEEDS
     from themis.sim.plan import parse_seeds
 
     if not text:

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from themis.cli.rows import Output, check_output, dump
-from themis.console import escape, out
+from themis.cli.output import escape, out
+from themis.cli.table_columns import Output, check_output, dump
 
 AsJson = Annotated[bool, typer.Option("--json", help="Same as -o json.")]
 
@@ -46,7 +46,7 @@ def workloads(output: Output = "table", as_json: AsJson = False) -> None:
     """
     from dataclasses import fields
 
-    from themis.traces.api import registered
+    from themis.traces.formats import registered
 
     _list(
         [
@@ -72,8 +72,8 @@ def clusters(output: Output = "table", as_json: AsJson = False) -> None:
     from collections import Counter
 
     from themis.errors import ThemisError
-    from themis.profiles.openb_cluster import openb
-    from themis.profiles.presets import PRESETS
+    from themis.traces.profiles.openb_cluster import openb
+    from themis.traces.profiles.presets import PRESETS
 
     rows: list[dict[str, Any]] = []
     for name, build in {**PRESETS, "openb": openb}.items():

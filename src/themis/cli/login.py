@@ -9,13 +9,13 @@ from pathlib import Path
 
 import typer
 
-from themis.authority.contact import first_contact, plain_fingerprint
-from themis.authority.contexts import PlainText, TlsError, Untrusted, client_context, connect, fingerprint_of
+from themis.cli.output import say
 from themis.client.client import Client
 from themis.client.home import read_endpoint, read_token
 from themis.client.trust import SYSTEM, Trust, host_and_port, is_local, read_cacert, split
-from themis.console import say
 from themis.errors import InputError
+from themis.trust.authority.contact import first_contact, plain_fingerprint
+from themis.trust.authority.contexts import PlainText, TlsError, Untrusted, client_context, connect, fingerprint_of
 
 
 def first_trust(address: str, fingerprint: str, cacert: str) -> Trust:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from themis.console import err, escape, out, print_json, print_whole, say_notes
+from themis.cli.output import err, escape, out, print_json, print_whole, say_notes
 from themis.errors import UnknownName
-from themis.service.engine.copies import journal_of
+from themis.service.engine.kept_copies import journal_of
 
 if TYPE_CHECKING:
-    from themis.profiles.speed import Profile, ProfileBook
-    from themis.profiles.throughputs import Throughputs
+    from themis.model.speed import Profile, ProfileBook
+    from themis.traces.profiles.throughputs import Throughputs
 
 app = typer.Typer(
     name="profiles",
@@ -85,7 +85,7 @@ def add(
 
     Example: [cyan]themis profiles add lab.csv --name lab[/cyan]
     """
-    from themis.profiles.csv_file import read_csv
+    from themis.traces.profiles.csv_file import read_csv
 
     _keep(name or file.name.split(".")[0], read_csv(file), force=force)
 
@@ -102,7 +102,7 @@ def from_run(
     """
     from themis.errors import InputError
     from themis.model.log import read_log
-    from themis.report.throughputs import measured
+    from themis.report.throughput_table import measured
 
     if run.is_dir():
         with journal_of(run) as journal:
@@ -117,7 +117,7 @@ def from_run(
 
 
 def _keep(name: str, rates: Throughputs, *, force: bool) -> None:
-    from themis.profiles.library import add as keep
+    from themis.traces.profiles.library import add as keep
 
     path = keep(_folder(), name, rates, force=force)
     rows = sum(len(jobs) for table in (rates.together, rates.apart, rates.beside) for jobs in table.values())
@@ -130,13 +130,13 @@ def _keep(name: str, rates: Throughputs, *, force: bool) -> None:
 
 
 def _book(names: str) -> ProfileBook:
-    from themis.profiles.library import load_book
+    from themis.traces.profiles.library import load_book
 
     return load_book(names, _folder())
 
 
 def _folder() -> Path:
-    from themis.client.home import default_home
+    from themis.data_dir import default_home
 
     return default_home() / "profiles"
 

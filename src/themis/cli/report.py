@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from themis.console import err, escape, named_path, out, print_json, print_whole, ready_file, ready_folder
+from themis.cli.output import err, escape, named_path, out, print_json, print_whole, ready_file, ready_folder
 from themis.errors import UnknownName
 
 if TYPE_CHECKING:
-    from themis.profiles.speed import ProfileBook
+    from themis.model.speed import ProfileBook
     from themis.report.explain import Explanation
     from themis.sim.replay import Replayed
 
@@ -116,9 +116,9 @@ def compare(
 def replay_home(home: Path, book: ProfileBook | None) -> Replayed:
     """Replay the journal of a data directory, with the speeds of its submissions."""
     from themis.client import themis_pb2 as pb
-    from themis.service.engine.copies import journal_of
+    from themis.service.engine.kept_copies import journal_of
     from themis.service.engine.recovery import kept_book
-    from themis.service.engine.speeds import read_profile
+    from themis.service.engine.speed_estimator import read_profile
     from themis.sim.replay import replay_records
 
     with journal_of(home) as journal:
@@ -138,8 +138,8 @@ def explain_home(home: Path, name: str) -> Explanation:
     import tempfile
 
     from themis.report.explain import explain
-    from themis.service.engine.copies import journal_of
     from themis.service.engine.journal import export
+    from themis.service.engine.kept_copies import journal_of
 
     with journal_of(home) as journal, tempfile.TemporaryDirectory(prefix="themis-") as folder:
         log = Path(folder) / "journal.jsonl"

@@ -12,9 +12,9 @@ from typing import Annotated
 
 import typer
 
-from themis.cli import demo, forecast, lists, profiles, report, service, simulate, trace
+from themis.cli import demo_verb, forecast_verb, lists, profiles, report, service_verbs, simulate, trace
+from themis.cli.output import out, print_json, print_whole, say_red
 from themis.cli.typed import Verbs
-from themis.console import out, print_json, print_whole, say_red
 from themis.errors import InputError
 
 app = Verbs(
@@ -26,8 +26,8 @@ app = Verbs(
 )
 SIMULATION = "Simulations and logs"
 """A heading of ``themis --help``."""
-app.command(help=demo.DEMO, rich_help_panel=service.SERVICE)(demo.demo)
-service.register(app)
+app.command(help=demo_verb.DEMO, rich_help_panel=service_verbs.SERVICE)(demo_verb.demo)
+service_verbs.register(app)
 app.command(help=simulate.SIMULATE, rich_help_panel=SIMULATION)(simulate.simulate)
 app.command(help=report.COMPARE, rich_help_panel=SIMULATION)(report.compare)
 
@@ -35,9 +35,9 @@ app.command(help=report.COMPARE, rich_help_panel=SIMULATION)(report.compare)
 def run(words: Sequence[str]) -> None:
     """Run the command by typer; the overview of all verbs does not wait for it."""
     if words in ([], ["--help"], ["-h"]) and "_THEMIS_COMPLETE" not in os.environ:
-        from themis.cli import overview
+        from themis.cli import overview_verb
 
-        print("\n".join(overview.lines(app)))
+        print("\n".join(overview_verb.lines(app)))
         raise SystemExit(0 if words else 2)
     app(args=list(words), prog_name="themis")
 
@@ -95,9 +95,9 @@ def replay(
         raise InputError(
             f"--policy is only for a state of `themis dump`; {log} is a log, which is replayed with its own policy."
         )
-    from themis.client.home import default_home
-    from themis.profiles.library import load_book
+    from themis.data_dir import default_home
     from themis.sim.replay import replay as replay_log
+    from themis.traces.profiles.library import load_book
 
     book = load_book(profiles, default_home() / "profiles") if profiles else None
     done = report.replay_home(log, book) if log.is_dir() else replay_log(log, book)
@@ -161,5 +161,5 @@ def explain(
 
 for listing in (lists.policies, lists.workloads, lists.clusters):
     app.command(rich_help_panel=SIMULATION)(listing)
-for name, group in (("trace", trace.app), ("forecast", forecast.app), ("profiles", profiles.app)):
+for name, group in (("trace", trace.app), ("forecast", forecast_verb.app), ("profiles", profiles.app)):
     app.add_typer(group, name=name, rich_help_panel=SIMULATION)

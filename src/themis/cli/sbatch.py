@@ -40,7 +40,7 @@ UNDERSTOOD = (
     "mem-per-cpu", "cpus-per-task", "cpus-per-gpu", "chdir", "output", "error", "export", "dependency", "signal",
 )  # fmt: skip
 _PLACE = re.compile(r"\$\{[^}]*\}|\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}")
-"""As in ``themis.jobs.place``, which this does not load."""
+"""As in ``themis.jobs.placeholders``, which this does not load."""
 _PATTERNS = {"j": "$THEMIS_APP_ID", "A": "$THEMIS_APP_ID", "a": "$THEMIS_INDEX", "u": "$USER", "%": "%", "t": "$RANK"}
 
 

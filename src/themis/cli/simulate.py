@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from themis.cli.output import debugging, err, escape, named_path, print_whole, ready_folder, say_notes, say_red
 from themis.cli.report import FIGURE_FORMATS, known, say_written
-from themis.console import debugging, err, escape, named_path, print_whole, ready_folder, say_notes, say_red
 from themis.errors import InputError
 
 if TYPE_CHECKING:

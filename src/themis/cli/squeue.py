@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from themis.cli.rows import clock, timer
+from themis.cli.table_columns import clock, timer
 from themis.errors import UnknownName
 
 App = Mapping[str, Any]

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Never, TextIO
 
-from themis.console import debugging, painted, say, say_notes, say_red
+from themis.cli.output import debugging, painted, say, say_notes, say_red
 from themis.errors import InvariantBroken, Renamed, ThemisError
 
 INTERRUPTED = 130

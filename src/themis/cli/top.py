@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from themis.cli.ask import summary
 from themis.cli.options import Home, User
-from themis.cli.rows import APPS, JOBS, SHARES, Columns, last_words, service_of, totals_of
-from themis.cli.table import lines_of, shortened
+from themis.cli.table_columns import APPS, JOBS, SHARES, Columns, last_words, service_of, totals_of
+from themis.cli.terminal_table import lines_of, shortened
 from themis.errors import InputError, ThemisError
 
 if TYPE_CHECKING:

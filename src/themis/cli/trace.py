@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from themis.console import err, escape, out, say_notes
+from themis.cli.output import err, escape, out, say_notes
 from themis.errors import InputError, TraceError, counted
 
 if TYPE_CHECKING:
     from themis.model.cluster import Cluster
+    from themis.model.speed import ProfileBook
     from themis.model.workload import Workload
-    from themis.profiles.speed import ProfileBook
     from themis.traces.demand import DemandCurve
-    from themis.traces.summary import UserSummary, WorkloadSummary
+    from themis.traces.trace_summary import UserSummary, WorkloadSummary
 
 app = typer.Typer(
     name="trace",
@@ -67,16 +67,16 @@ def describe(
     profiles: Profiles = "",
     as_json: AsJson = False,
 ) -> None:
-    from themis.traces import demand, figure, summary
+    from themis.traces import demand, figure, trace_summary
 
     if plot:
         figure.check_name(plot)
     there = _cluster(cluster)
     book = _book(trace, profiles)
     workload = _load(trace, trace_format, seed, book)
-    figures = summary.describe(workload, there, book)
+    figures = trace_summary.describe(workload, there, book)
     wanted = demand.demand(workload, book)
-    tenants = summary.by_user(workload, book)
+    tenants = trace_summary.by_user(workload, book)
     if as_json:
         _print_json(_as_dict(workload, figures, wanted, tenants, there))
     else:
@@ -108,7 +108,7 @@ def validate(
     profiles: Profiles = "",
     as_json: AsJson = False,
 ) -> None:
-    from themis.traces.summary import check_fits, check_lengths
+    from themis.traces.trace_summary import check_fits, check_lengths
 
     there = _cluster(cluster)
     book = _book(trace, profiles)
@@ -191,15 +191,15 @@ def scale_(
 
 
 def _book(trace: str, profiles: str) -> ProfileBook:
-    from themis.client.home import default_home
-    from themis.profiles.library import load_book
-    from themis.traces.api import book_for
+    from themis.data_dir import default_home
+    from themis.traces.formats import book_for
+    from themis.traces.profiles.library import load_book
 
     return load_book(profiles or book_for(_options(trace)[0]), default_home() / "profiles")
 
 
 def _load(trace: str, trace_format: str, seed: int, book: ProfileBook) -> Workload:
-    from themis.traces.api import load_workload
+    from themis.traces.formats import load_workload
 
     name, options = _options(trace)
     workload = load_workload(name, seed=seed, book=book, format=trace_format, **options)
@@ -208,8 +208,8 @@ def _load(trace: str, trace_format: str, seed: int, book: ProfileBook) -> Worklo
 
 
 def _faults(trace: str, trace_format: str, limit: int, book: ProfileBook) -> list[InputError]:
-    from themis.traces.api import reader_of, registered
-    from themis.traces.faults import find_faults
+    from themis.traces.formats import reader_of, registered
+    from themis.traces.trace_errors import find_faults
 
     name, options = _options(trace)
     if not trace_format and hasattr(registered().get(name), "generate"):
@@ -231,7 +231,7 @@ def _options(trace: str) -> tuple[str, dict[str, Any]]:
 
 
 def _cluster(name: str) -> Cluster | None:
-    from themis.profiles.presets import load_cluster
+    from themis.traces.profiles.presets import load_cluster
 
     return load_cluster(name) if name else None
 

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from themis.cli.rows import Columns, Home, Output, User, Watch, clock, connect, dump, show_list
+from themis.cli.output import say
+from themis.cli.table_columns import Columns, Home, Output, User, Watch, clock, connect, dump, show_list
 from themis.cli.typed import Verbs
-from themis.console import say
 from themis.errors import InputError
 
 UserName = Annotated[
@@ -120,8 +120,9 @@ def login(
     """
     from themis.cli.login import first_trust, sign_in
     from themis.client.client import Client
-    from themis.client.home import check_log_in, default_home, log_in
+    from themis.client.home import check_log_in, log_in
     from themis.client.trust import SYSTEM, split
+    from themis.data_dir import default_home
 
     where = home or default_home()
     check_log_in(where)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from themis.console import say
+from themis.cli.output import say
 from themis.errors import ThemisError
 
 if TYPE_CHECKING:

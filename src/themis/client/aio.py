@@ -18,7 +18,6 @@ import grpc.aio
 from themis.client import calls
 from themis.client import themis_pb2 as pb
 from themis.client.calls import Call, GpuCount, JobKeys, RunOptions
-from themis.client.channel import METHODS, to_bytes
 from themis.client.connection import (
     RETRY_S,
     Connection,
@@ -28,6 +27,7 @@ from themis.client.connection import (
     Unavailable,
     Wait,
 )
+from themis.client.grpc_channel import METHODS, to_bytes
 from themis.client.notebook import Listing
 from themis.client.sending import sent
 
@@ -95,7 +95,7 @@ class AsyncClient(Connection):
         self, file: Path | str, user: str = "", *, folder: Path | None = None
     ) -> list[pb.SubmitReply]:
         """Submit the apps of a job file (docs/jobs.md), each after its dependencies."""
-        from themis.client.spec import read_requests
+        from themis.client.submit_requests import read_requests
 
         info = await self.info()
         found = await asyncio.to_thread(

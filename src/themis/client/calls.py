@@ -148,7 +148,7 @@ def sweep(
     unknown_work_s: float,
 ) -> Call[pb.SubmitReply]:
     """A sweep, read as a job file with these keys would be."""
-    from themis.client.spec import to_submission
+    from themis.client.submit_requests import to_submission
 
     words = words_of(command)
     search = {"parameters": dict(parameters), "budget": budget, "tuner": tuner, "sampler": sampler, "seed": seed}

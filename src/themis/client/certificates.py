@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from themis.authority.contexts import client_context, connect
 from themis.client.home import read_endpoint
 from themis.client.trust import Where, host_and_port, locate
 from themis.errors import InputError
+from themis.trust.authority.contexts import client_context, connect
 
 SOON_S = 14 * 86400.0
 """A certificate that ends sooner is reported; the service renews its own a month before."""

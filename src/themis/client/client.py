@@ -19,7 +19,6 @@ import grpc
 from themis.client import calls
 from themis.client import themis_pb2 as pb
 from themis.client.calls import Call, GpuCount, JobKeys, RunOptions
-from themis.client.channel import METHODS, to_bytes
 from themis.client.connection import (
     OVER,
     RETRY_S,
@@ -30,6 +29,7 @@ from themis.client.connection import (
     Unavailable,
     Wait,
 )
+from themis.client.grpc_channel import METHODS, to_bytes
 from themis.client.notebook import Listing
 from themis.client.sending import sent
 
@@ -106,7 +106,7 @@ class Client(Connection):
         ------
         InputError : the file is wrong; names the line.
         """
-        from themis.client.spec import read_requests
+        from themis.client.submit_requests import read_requests
 
         info = self.info()
         found = read_requests(

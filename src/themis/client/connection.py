@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from themis.authority.contexts import Untrusted
 from themis.client import themis_pb2 as pb
-from themis.client.home import default_home, read_token
+from themis.client.home import read_token
 from themis.client.trust import Diagnosis, Trust, Where, locate
+from themis.data_dir import default_home
 from themis.errors import InputError, ThemisError
+from themis.trust.authority.contexts import Untrusted
 
 if TYPE_CHECKING:
     from themis.client.sending import Sender

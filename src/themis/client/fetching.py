@@ -15,7 +15,7 @@ from urllib.parse import quote
 from themis.client.home import read_token
 from themis.client.web import connection_to, http_address
 from themis.errors import InputError
-from themis.node.prepare import Damaged, Failed, move, unpack
+from themis.machines.agent.prepare import Damaged, Failed, move, unpack
 
 TIMEOUT_S = 60.0
 """Of a piece."""

@@ -7,15 +7,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+from themis.data_dir import DATA_DIR
 from themis.errors import InputError
-
-DATA_DIR, HOME = "THEMIS_DATA_DIR", "THEMIS_HOME"
-"""Environment variables that name the data directory; ``THEMIS_HOME`` is an alias."""
-
-
-def default_home() -> Path:
-    """The default data directory: ``$THEMIS_DATA_DIR``, ``$THEMIS_HOME``, or ``~/.themis``."""
-    return Path(os.environ.get(DATA_DIR, "") or os.environ.get(HOME, "") or Path.home() / ".themis").absolute()
 
 
 class Endpoint(NamedTuple):

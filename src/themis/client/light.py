@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
-from themis.client.home import default_home, read_endpoint, read_token
+from themis.client.home import read_endpoint, read_token
+from themis.data_dir import default_home
 from themis.errors import InputError
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ class Service:
 
         from themis.client import themis_pb2 as pb
         from themis.client.as_json import as_dict
-        from themis.client.channel import METHODS
+        from themis.client.grpc_channel import METHODS
 
         try:
             request = ParseDict(dict(fields), getattr(pb, METHODS[method].request)())

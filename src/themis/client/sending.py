@@ -10,10 +10,10 @@ from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
 
-from themis.bundles.pack import MIB, Packed, pack
 from themis.client.home import read_token
 from themis.client.web import connection_to, http_address
 from themis.errors import InputError, counted
+from themis.machines.bundles.pack import MIB, Packed, pack
 
 TIMEOUT_S = 60.0
 """Of a piece of the upload, and of the reply, before which the service writes the file to its disk."""

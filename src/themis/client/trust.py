@@ -51,14 +51,14 @@ class Trust:
     @property
     def fingerprint(self) -> str:
         """Of the authority that is pinned; empty if none is."""
-        from themis.authority.contexts import fingerprint_of
+        from themis.trust.authority.contexts import fingerprint_of
 
         return fingerprint_of(self.pem) if self.pem else ""
 
     def context(self) -> ssl.SSLContext:
         """For connections with the standard library."""
-        from themis.authority.contact import PROTOCOLS
-        from themis.authority.contexts import client_context
+        from themis.trust.authority.contact import PROTOCOLS
+        from themis.trust.authority.contexts import client_context
 
         made = client_context(self.pem)
         made.set_alpn_protocols(PROTOCOLS)
@@ -190,8 +190,8 @@ class Diagnosis:
 
 
 def _probe(where: Where) -> ThemisError | None:
-    from themis.authority.contact import PROTOCOLS
-    from themis.authority.contexts import TlsError, client_context, connect
+    from themis.trust.authority.contact import PROTOCOLS
+    from themis.trust.authority.contexts import TlsError, client_context, connect
 
     try:
         host, port = host_and_port(where.address)

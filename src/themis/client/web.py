@@ -38,8 +38,8 @@ def connection_to(home: Path, address: str, timeout_s: float) -> HTTPConnection:
     host = address.rpartition("://")[2].rstrip("/")
     if not address.startswith("https://"):
         return HTTPConnection(host, timeout=timeout_s)
-    from themis.authority.contexts import client_context
     from themis.client.trust import locate
+    from themis.trust.authority.contexts import client_context
 
     trust = locate(home).trust
     context = client_context(trust.pem)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from themis.core.learning import Measured
 from themis.core.packed import pack, unpack
 from themis.core.retire import is_pruned, pruned
 from themis.core.scheduler import Scheduler
@@ -25,8 +26,7 @@ from themis.core.validate import validate
 from themis.errors import InputError, InvariantBroken
 from themis.model import cluster, workload
 from themis.model.specs import read_app, to_fields
-from themis.profiles.learning import Measured
-from themis.profiles.speed import compile_speeds
+from themis.model.speed import compile_speeds
 
 FORMAT = 4
 """2: retired apps as lists. 3: rounds keep what gangs are owed on one machine. 4: machines that changed their size, settings and a

@@ -13,9 +13,9 @@ from copy import copy
 
 import numpy as np
 
-from themis.core.gangs import Placed, WantedGang
 from themis.core.offer import FreeGpus
 from themis.core.place import place
+from themis.core.placed_gangs import Placed, WantedGang
 from themis.core.state import EPS, State
 from themis.model.answers import Answer, GpuGrant, RoundPlan, TimeShare
 from themis.model.units import Bool, Float, Int, Seconds

@@ -2,7 +2,8 @@
 
 A running lease is never cut. Leases that are granted or renewed while apps wait for their first GPUs are shorter, so that every app
 has had a turn after one full lease; and where no GPU is left, lease ends are spread, so that a newcomer need not wait until all
-end together (``placement.leases``). Renewals restart nothing, so an app that keeps its GPUs notices neither. Decision 21; the
+end together (``policies.placement.lease_lengths``). Renewals restart nothing, so an app that keeps its GPUs notices neither.
+Decision 21; the
 length comes from the settings, or from a policy that has its own (``GpuGrant.shortest_s``, decision 69).
 
 Differs from the paper: Themis has one fixed length (§6.4). That is the simulator's default (``shortest_lease_s`` 0).
@@ -13,11 +14,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from themis.core.gangs import Placed
 from themis.core.offer import FreeGpus
+from themis.core.placed_gangs import Placed
 from themis.core.state import EPS, State
 from themis.model.units import Seconds
-from themis.placement.leases import spread
+from themis.policies.placement.lease_lengths import spread
 
 
 def paced(s: State, placed: Sequence[Placed], offer: FreeGpus, shortest: Seconds) -> list[Placed]:

@@ -9,8 +9,8 @@ from operator import itemgetter
 
 import numpy as np
 
-from themis.core.gangs import WantedGang
 from themis.core.offer import FreeGpus
+from themis.core.placed_gangs import WantedGang
 from themis.core.rounds import Speeds, pick
 from themis.core.state import State
 from themis.core.steady import steadied

@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import TypeAlias
 
 from themis.core import regimes
-from themis.core.gangs import Placed
+from themis.core.placed_gangs import Placed
 from themis.core.state import EPS, State
 from themis.core.tables import ENDED, WAITING
 from themis.errors import InvariantBroken

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from themis.core import limits
+from themis.core import quota_limits
 from themis.core.state import EPS, State
 from themis.core.tables import RUNNING, WAITING
 from themis.model.units import NONE, Bool, Int, Seconds
@@ -19,7 +19,7 @@ class FreeGpus:
     Attributes
     ----------
     by : leases that end by then count as over. ``free`` : [G], in service, not leased beyond, no gang still stopping on them.
-    blocked : jobs that wait but may not run now: see ``core.limits``.
+    blocked : jobs that wait but may not run now: see ``core.quota_limits``.
     """
 
     state: State
@@ -34,7 +34,7 @@ class FreeGpus:
         self.free, self.present = free_gpus(s, self.by), s.present()
         self.blocked = np.zeros(0, dtype=np.int64)
         if s.quotas or s.at_once or s.delayed:
-            why, _ = limits.blocked(s, self.present)
+            why, _ = quota_limits.blocked(s, self.present)
             self.blocked = self.present[why > 0]
 
     def over(self, rows: Int) -> Bool:
@@ -74,7 +74,7 @@ class FreeGpus:
         held = np.where(t.until[rows] > self.by + EPS, t.gpus[rows], 0)
         more = held < t.gpus_max[rows]
         if self.state.quotas or len(self.blocked):
-            why, room = limits.blocked(self.state, rows)
+            why, room = quota_limits.blocked(self.state, rows)
             more = (why == 0) & (held < np.maximum(np.minimum(t.gpus_max[rows] - held, room) + held, t.gpus_min[rows]))
         return bool(more.any())
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from themis.errors import InvariantBroken
 from themis.model import answers, cluster, events, workload
-from themis.profiles.speed import Curve, Profile
+from themis.model.speed import Curve, Profile
 
 _CLASSES: Mapping[str, type[Any]] = MappingProxyType(
     {

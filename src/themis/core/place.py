@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from themis.core.gangs import Placed, WantedGang
 from themis.core.offer import FreeGpus
+from themis.core.placed_gangs import Placed, WantedGang
 from themis.core.state import EPS, State
 from themis.core.tables import RUNNING
 from themis.model.units import NONE, Bool, Int
-from themis.placement.packing import Counts, fullest, narrowest, narrowest_of_types, pick_gpus
-from themis.tuning.split import in_order
+from themis.policies.placement.packing import Counts, fullest, narrowest, narrowest_of_types, pick_gpus
+from themis.policies.tuning.split import in_order
 
 _FEW = 32
 """Number of machines up to which a loop over them is faster than arrays."""
@@ -258,7 +258,7 @@ class _Placer:
         return NONE
 
     def _line(self, a: int) -> Sequence[_Candidate]:
-        """An app's jobs that could get a gang, in the order in which its own scheduler chooses (``tuning.split``)."""
+        """An app's jobs that could get a gang, in the order in which its own scheduler chooses (``policies.tuning.split``)."""
         first, end = self._lines.spans.get(a, (0, 0))
         return self._lines.jobs[first:end]
 

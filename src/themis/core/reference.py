@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from themis.core import unit
+from themis.core import fairness_unit
 from themis.core.state import State
 from themis.fairness import fluid
 from themis.model.units import Float, GpuSeconds, Int
@@ -23,7 +23,7 @@ def advance(state: State) -> None:
     if not state.keeps_reference or passed <= 0:
         return
     rows = _present(state)
-    got, finish = fluid.run(*_left(state, rows), unit.effective(state, rows), state.capacity, passed)
+    got, finish = fluid.run(*_left(state, rows), fairness_unit.effective(state, rows), state.capacity, passed)
     t = state.apps
     # In reference GPU-seconds: speeds may change with the machines in service, work that was done does not.
     t.shadow[rows] += got * _speed(state, rows)
@@ -91,7 +91,7 @@ def finishes(state: State, rows: Int, kept: Finishes | None = None) -> Float:
 
 def _seconds(state: State, rows: Int, kept: Finishes) -> Float:
     """Seconds from ``reference_at`` on; kept until what it follows from changes, which time alone does not."""
-    given = (rows, *_left(state, rows), unit.effective(state, rows), np.array([state.capacity]))
+    given = (rows, *_left(state, rows), fairness_unit.effective(state, rows), np.array([state.capacity]))
     if not kept.given or not all(map(np.array_equal, kept.given, given)):
         kept.given, kept.seconds = given, fluid.run(*given[1:4], state.capacity)[1]
     return kept.seconds

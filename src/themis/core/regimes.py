@@ -1,7 +1,7 @@
 """How far jobs are and at which speed they go on: what is known of a job's regimes, the last of which is taken to last for ever.
 
 The scheduler learns of batch sizes through events alone. Every column that looks ahead (work left, targets, budgets)
-follows this belief, which is the reactive one; what is expected beyond it is the business of ``core.ahead``.
+follows this belief, which is the reactive one; what is expected beyond it is the business of ``core.forecasting``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 
 from themis.core import phases
 from themis.core.state import State
-from themis.forecast.history import learn
+from themis.fairness.forecasts.history import learn
 from themis.model.units import NONE, Float, Int, Locality, Seconds
 from themis.model.workload import Job, Regime, brackets_of
 

@@ -10,7 +10,7 @@ from themis.core.state import State
 from themis.core.tables import Status
 from themis.model.units import Int
 from themis.model.workload import Halving, brackets_of
-from themis.tuning.halving import survivors
+from themis.policies.tuning.halving import survivors
 
 
 def advance(state: State, a: int) -> list[int]:

@@ -13,20 +13,20 @@ from dataclasses import replace
 
 import numpy as np
 
-from themis.core import changes, lifecycle, limits, phases, reference, regimes, rungs, unit
-from themis.core import snapshot as snapshots
+from themis.core import app_lifecycle, changes, fairness_unit, phases, quota_limits, reference, regimes, rungs
+from themis.core import take_snapshot as snapshots
 from themis.core.conserve import left_over
 from themis.core.contention import paced
-from themis.core.gangs import Placed, WantedGang
 from themis.core.intend import falls_short, intend, plan_from
 from themis.core.leases import Freed, Leases
 from themis.core.offer import FreeGpus
 from themis.core.packed import unpack
 from themis.core.place import place
+from themis.core.placed_gangs import Placed, WantedGang
 from themis.core.state import EPS, State
 from themis.core.tables import OUTCOMES, Status
 from themis.core.validate import validate
-from themis.forecast.rules import FORECASTER, Forecaster
+from themis.fairness.forecasts.rules import FORECASTER, Forecaster
 from themis.model.answers import Answer, Ask, GpuGrant, RoundPlan, Solved, TimeShare
 from themis.model.events import (
     AccountingSet,
@@ -72,12 +72,12 @@ from themis.model.events import (
 )
 from themis.model.settings import Settings
 from themis.model.snapshot import Kind, Snapshot
+from themis.model.speed import ProfileBook
 from themis.model.units import NONE, Seconds
 from themis.model.workload import CurveStopping
 from themis.policies.api import Cadence, Policy
-from themis.profiles.speed import ProfileBook
-from themis.tuning.curves import Verdict
-from themis.tuning.split import choose_job
+from themis.policies.tuning.curves import Verdict
+from themis.policies.tuning.split import choose_job
 
 
 class Scheduler:
@@ -165,7 +165,7 @@ class Scheduler:
             case JobReached():
                 self._reached(event)
             case AppSubmitted():
-                lifecycle.add_app(s, event.app, event.weight)
+                app_lifecycle.add_app(s, event.app, event.weight)
                 s.plan = None
             case AppCancelled():
                 self._cancel(event.app)
@@ -185,7 +185,7 @@ class Scheduler:
                 self._repaired(event)
             case FairnessSet():
                 reference.advance(s)
-                unit.set_unit(s, event)
+                fairness_unit.set_unit(s, event)
                 s.plan = None
             case MachineJoined():
                 reference.advance(s)
@@ -210,7 +210,7 @@ class Scheduler:
                 s.plan = None
             case UserWeightsSet():
                 reference.advance(s)
-                unit.set_weights(s, event)
+                fairness_unit.set_weights(s, event)
                 s.plan = None
         self._changed()
 
@@ -251,7 +251,7 @@ class Scheduler:
         a = int(s.jobs.app[j])
         held = bool(s.apps.held[a])
         if held:
-            lifecycle.take_back(s, a)
+            app_lifecycle.take_back(s, a)
         regimes.report(s, j, event.steps)
         s.jobs.loss[j] = event.loss
         complete = event.steps >= s.jobs.total[j] - 1e-6
@@ -349,7 +349,7 @@ class Scheduler:
         return freed
 
     def _finish(self, a: int, outcome: str) -> None:
-        self.out.append(lifecycle.finish_app(self.state, a, outcome))
+        self.out.append(app_lifecycle.finish_app(self.state, a, outcome))
         if isinstance(self.state.app_specs[a].tuner, CurveStopping):
             self.state.curves.forget_app(self.state.app_jobs(a).tolist())
 
@@ -391,7 +391,7 @@ class Scheduler:
         if not s.apps.active[a]:
             return
         if s.apps.held[a]:
-            lifecycle.take_back(s, a)
+            app_lifecycle.take_back(s, a)
         for j in s.app_jobs(a).tolist():
             if s.jobs.status[j] == Status.ENDED:
                 continue
@@ -409,7 +409,7 @@ class Scheduler:
             return
         held = bool(s.apps.held[a])
         if held:
-            lifecycle.take_back(s, a)
+            app_lifecycle.take_back(s, a)
         freed = [self.leases.revoke(j, cause, Status.ENDED)] if s.jobs.status[j] == Status.RUNNING else []
         s.jobs.status[j] = Status.ENDED
         s.curves.forget_job(j)
@@ -425,7 +425,7 @@ class Scheduler:
         if s.apps.active[a]:
             jobs = s.app_jobs(a)
             s.jobs.status[jobs[s.jobs.status[jobs] == Status.WAITING]] = Status.HELD
-            lifecycle.set_aside(s, a)
+            app_lifecycle.set_aside(s, a)
 
     def _set_quota(self, event: QuotaSet) -> None:
         s = self.state
@@ -438,7 +438,7 @@ class Scheduler:
         s = self.state
         if not s.apps.held[a]:
             return
-        lifecycle.take_back(s, a)
+        app_lifecycle.take_back(s, a)
         jobs = s.app_jobs(a)
         s.jobs.status[jobs[s.jobs.status[jobs] == Status.HELD]] = Status.WAITING
         s.plan = None
@@ -454,7 +454,7 @@ class Scheduler:
                 s.jobs.status[j] = Status.HELD
         s.apps.stale[a] = 1
         s.plan = None
-        lifecycle.set_aside(s, a)
+        app_lifecycle.set_aside(s, a)
 
     def _ordered(self, event: JobsOrdered) -> None:
         """The app's own order of its jobs, from now on; the decision under way is carried out by it too."""
@@ -639,7 +639,7 @@ class Scheduler:
         found = place(self.state, gangs, offer)
         if self.pace.spare and self.settings.renew_idle:
             found += left_over(self.state, answer, offer, found, stale=stale)
-        placed = limits.within_quotas(self.state, found)
+        placed = quota_limits.within_quotas(self.state, found)
         if isinstance(answer, GpuGrant) and (shortest := self.settings.shortest_lease_s or answer.shortest_s):
             placed = paced(self.state, placed, offer, shortest)
         if isinstance(answer, TimeShare):

@@ -2,7 +2,7 @@
 
 Nothing here decides anything, and nothing here knows the rules of fairness, sweeps or forecasts: they are functions over these
 tables, in modules that import this one (``unit``, ``reference``, ``phases``, ``regimes``, ``lifecycle``). ``Scheduler`` calls
-them in reaction to events; ``core.snapshot`` reads the tables out. Progress between events is extrapolated at the speed
+them in reaction to events; ``core.take_snapshot`` reads the tables out. Progress between events is extrapolated at the speed
 model's rate and replaced by what executors report.
 """
 
@@ -16,20 +16,20 @@ from typing import Any, Self
 
 import numpy as np
 
-from themis.core.curves import Curves
+from themis.core.curve_stopping import Curves
+from themis.core.learning import Measured
 from themis.core.machines import Machines
 from themis.core.rounds import Rounds
 from themis.core.tables import ENDED, RUNNING, Apps, Jobs, derived, kept
-from themis.forecast.history import History
-from themis.forecast.rules import FORECASTER, Forecaster
+from themis.fairness.forecasts.history import History
+from themis.fairness.forecasts.rules import FORECASTER, Forecaster
 from themis.model.answers import RoundPlan
 from themis.model.cluster import Machine
 from themis.model.events import SpeedMeasured
 from themis.model.settings import Settings
+from themis.model.speed import Profile, ProfileBook, Speeds, compile_speeds, relearned
 from themis.model.units import NONE, Bool, Float, Int, Seconds, round_end
 from themis.model.workload import App, Job, Regime
-from themis.profiles.learning import Measured
-from themis.profiles.speed import Profile, ProfileBook, Speeds, compile_speeds, relearned
 
 EPS = 1e-6
 """Seconds below which two instants are one."""
@@ -71,7 +71,7 @@ class State(Machines):
     regimes: list[tuple[Regime, ...]] = derived(list)
     """Of each job as far as is known: the ongoing regime of one whose program decides is taken to last for ever."""
     history: History = kept(dict)
-    """How often finished dynamic jobs changed their batch size (``forecast.history``)."""
+    """How often finished dynamic jobs changed their batch size (``fairness.forecasts.history``)."""
     curves: Curves = derived(Curves)
     phase: Float = kept(_phases)
     """[3, apps, P], see ``core.phases`` ; ``future`` : of the phases after the current one."""
@@ -96,7 +96,7 @@ class State(Machines):
     occupied: dict[int, tuple[tuple[int, ...], int]] = kept(dict)
     """Where each job's processes physically are, until they are known to be gone."""
 
-    # users, the unit of fairness (``core.unit``) and limits (``core.limits``)
+    # users, the unit of fairness (``core.fairness_unit``) and limits (``core.quota_limits``)
     users: dict[str, int] = kept(dict)
     between: str = kept(lambda: "apps")
     """The unit of fairness; ``groups`` : the group of each user who has one, and its weight."""

@@ -136,7 +136,7 @@ class Apps(Table):
 
     arrival: Float
     weight: Float
-    """In force: see ``core.unit``. ``given`` : as submitted, with its user's and its group's; ``own`` : without."""
+    """In force: see ``core.fairness_unit``. ``given`` : as submitted, with its user's and its group's; ``own`` : without."""
     given: Float
     own: Float
     contention_0: Float

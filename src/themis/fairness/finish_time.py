@@ -19,7 +19,7 @@ An app under curve stopping is a bag whose budget is what its jobs did and are f
 taken at its most optimistic curve, which is to run to its end (Themis §4.3.2).
 
 Differs from the paper: T_cluster * N_avg overstates T_id by up to min(N_avg, R_C / gpus_max) whenever gpus_max < R_C,
-which is why the exact form exists. Work is in reference GPU-seconds throughout. Bidding is left to ``themis.tuning``.
+which is why the exact form exists. Work is in reference GPU-seconds throughout. Bidding is left to ``themis.policies.tuning``.
 """
 
 from __future__ import annotations

@@ -19,14 +19,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from themis.executors.program import Program, Programs
-from themis.jobs.place import parameter_env, place
+from themis.jobs.placeholders import parameter_env, place
 from themis.jobs.readers import LONGEST_NAME
 from themis.jobs.spec import Submission, Trial
+from themis.machines.engines.program import Program, Programs
+from themis.model.speed import DEFAULT_SLOWDOWN, Curve, Profile, ProfileBook, linear
 from themis.model.units import Float, Seconds
 from themis.model.workload import App, Job, Regime
-from themis.profiles.models import DEFAULT_BOOK, GENERIC
-from themis.profiles.speed import DEFAULT_SLOWDOWN, Curve, Profile, ProfileBook, linear
+from themis.traces.profiles.models import DEFAULT_BOOK, GENERIC
 
 PRIOR_S = 3.75 * 3600
 """Assumed duration of a job without estimates, in seconds on its fewest GPUs (the median task of Themis Figure 4)."""

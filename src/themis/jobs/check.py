@@ -9,8 +9,8 @@ from pathlib import Path
 from themis.errors import InputError
 from themis.jobs.read import parse, read_text
 from themis.jobs.runnable import doubts
-from themis.profiles.models import DEFAULT_BOOK
-from themis.profiles.speed import ProfileBook
+from themis.model.speed import ProfileBook
+from themis.traces.profiles.models import DEFAULT_BOOK
 
 
 def check(paths: Iterable[Path], *, folder: Path | None = None, book: ProfileBook = DEFAULT_BOOK) -> list[str]:

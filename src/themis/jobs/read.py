@@ -12,18 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from themis.errors import InputError, UnknownName
-from themis.executors.program import URL
 from themis.jobs.after import unmet
-from themis.jobs.dynamic import DynamicText, declared
-from themis.jobs.faults import Fault, Findings, raise_first
-from themis.jobs.place import check_places, place
+from themis.jobs.batch_schedules import DynamicText, declared
+from themis.jobs.file_errors import Fault, Findings, raise_first
+from themis.jobs.placeholders import check_places, place
 from themis.jobs.runnable import check_shell, check_texts
 from themis.jobs.spec import Hints, Submission, Trial
 from themis.jobs.tuners import sweep, tuner_text
 from themis.jobs.written import JobText, SweepText
+from themis.machines.engines.program import URL
+from themis.model.speed import ProfileBook
 from themis.model.workload import Bag, Tuner
-from themis.profiles.models import DEFAULT_BOOK
-from themis.profiles.speed import ProfileBook
+from themis.traces.profiles.models import DEFAULT_BOOK
 from themis.yaml_text import BadYaml, Document, documents
 
 

@@ -10,10 +10,10 @@ from typing import Any, TypeGuard
 
 from themis import sizes
 from themis.errors import InputError
-from themis.executors.program import LAUNCHES, MODULE, URL, check_launcher, check_outputs, check_packages
-from themis.jobs.faults import did_you_mean, short
+from themis.jobs.file_errors import did_you_mean, short
 from themis.jobs.spec import After, When
-from themis.node.messages import NEARLY_URL
+from themis.machines.agent.messages import NEARLY_URL
+from themis.machines.engines.program import LAUNCHES, MODULE, URL, check_launcher, check_outputs, check_packages
 from themis.sizes import Unreadable
 
 LONGEST_NAME = 64

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Collection, Iterator, Mapping
 
 from themis.errors import closest
-from themis.jobs.faults import Findings
+from themis.jobs.file_errors import Findings
 from themis.jobs.spec import Submission
 
 MOST_TEXT = (128 << 10) - 1

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from themis.errors import InputError, warn_renamed
-from themis.jobs.faults import Findings, Written, did_you_mean, short
-from themis.jobs.search import points, sample
+from themis.jobs.file_errors import Findings, Written, did_you_mean, short
+from themis.jobs.search_space import points, sample
 from themis.jobs.spec import Trial
 from themis.jobs.written import TUNERS, CurveText, HalvingText, HyperbandText, SweepText
 from themis.model.workload import Bag, CurveStopping, Halving, Hyperband, Rung, Tuner, brackets_of
+from themis.policies.tuning.halving import hyperband
 from themis.sizes import MOST_JOBS, Unreadable, Work
-from themis.tuning.halving import hyperband
 from themis.yaml_text import Path
 
 AT: Path = ("sweep",)
@@ -135,7 +135,7 @@ def _tuner(written: Written, trials: int | None, steps: float, count: Callable[[
 
 
 def halving(trials: int, steps: float, eta: int = 3, min_steps: float | None = None) -> Halving:
-    """Successive halving of ``trials`` trials, in the geometry of a Hyperband bracket (``tuning.halving``).
+    """Successive halving of ``trials`` trials, in the geometry of a Hyperband bracket (``policies.tuning.halving``).
 
         rung i, 0 <= i <= s: floor(n / eta^i) trials up to step R / eta^(s - i)
         s = floor(log_eta(n)), or floor(log_eta(R / min_steps)) if that is less

@@ -8,8 +8,8 @@ from pydantic import Field
 
 from themis import sizes
 from themis.jobs import readers
-from themis.jobs.faults import Written, reads
-from themis.jobs.search import Domain, domain
+from themis.jobs.file_errors import Written, reads
+from themis.jobs.search_space import Domain, domain
 from themis.jobs.spec import After
 from themis.sizes import MOST_JOBS, Array, Work
 

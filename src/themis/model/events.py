@@ -212,7 +212,7 @@ class SettingsChanged:
 
     Attributes
     ----------
-    user : who changed them. ``values`` : every setting that changed, by name, as JSON has it (``service.engine.changes``).
+    user : who changed them. ``values`` : every setting that changed, by name, as JSON has it (``service.engine.setting_changes``).
     settings : those of ``model.settings.Settings`` that changed, by name; leases that run keep their length.
     policy : as ``themis simulate -p`` takes it, from now on; "" where it stays. ``params`` : all its parameters.
     """
@@ -248,7 +248,7 @@ class MachineResized:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FairnessSet:
-    """From now on fairness is between ``apps``, ``users`` or ``groups`` (``core.unit``); without this, between apps.
+    """From now on fairness is between ``apps``, ``users`` or ``groups`` (``core.fairness_unit``); without this, between apps.
 
     ``groups`` : (name, weight, its users) of each group.
     """
@@ -362,7 +362,7 @@ class AgentBid:
     version : of the snapshot. ``said`` : rho (asked for it, before the apps are sorted) | bid | late, malformed (it lost
         the round).
     rho : what it said; in a bid that of winning nothing. ``rows`` : (gangs, span, GPU type, anchor, rho) as in
-        ``themis.tuning.outside``.
+        ``themis.policies.tuning.outside``.
     """
 
     version: int
@@ -374,7 +374,7 @@ class AgentBid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountingSet:
-    """From now on GPU time is charged like this (``themis.accounts``); the scheduler does not look at it.
+    """From now on GPU time is charged like this (``themis.report.accounts``); the scheduler does not look at it.
 
     Attributes
     ----------

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 import numpy as np
 
 from themis.errors import MissingColumn
-from themis.model.ahead import Ahead
 from themis.model.bids import Bids
-from themis.model.columns import (
+from themis.model.forecast import Ahead
+from themis.model.snapshot_columns import (
     APP_ID,
     APP_ROW,
     COUNT,
@@ -41,8 +41,8 @@ from themis.model.columns import (
     S,
     columns_of,
 )
+from themis.model.speed import Speeds
 from themis.model.units import Bool, Float, Int, Seconds
-from themis.profiles.speed import Speeds
 
 Derived = TypeVar("Derived")
 
@@ -77,9 +77,9 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """Columns over apps A, jobs J, GPU types K, machines N, GPUs G and sweep phases P (``model.columns.AXES``).
+    """Columns over apps A, jobs J, GPU types K, machines N, GPUs G and sweep phases P (``model.snapshot_columns.AXES``).
 
-    A column is one line here and its filling in ``core.snapshot``. Those with a default are filled where they are asked for.
+    A column is one line here and its filling in ``core.take_snapshot``. Those with a default are filled where they are asked for.
     Times are absolute but for lengths; infinite where there is none.
 
     Where fairness is between users or groups, ``app_weight`` is the app's part of its user's (decision 0020) and the columns
@@ -100,7 +100,7 @@ class Snapshot:
     restart_s: Annotated[Seconds, Column("", S, "the container's share of a restart (`container_s`)")]
     gpu_types: Annotated[tuple[str, ...], Column("K", NAME, "names of the GPU types")]
     users: Annotated[tuple[str, ...], Column("V", NAME, "names of the users, by the number in `app_user`")]
-    speeds: Annotated[Speeds, Column("", TABLE, "the speed table (`profiles.speed`)")]
+    speeds: Annotated[Speeds, Column("", TABLE, "the speed table (`model.speed`)")]
 
     machine_gpus: Annotated[Int, Column("N", GPUS, "GPUs in service, 0 while the machine failed or drains")]
     machine_type: Annotated[Int, Column("N", ROW, "row of `gpu_types`")]

@@ -1,7 +1,7 @@
 """What people submit: apps of jobs, with the work of each job as a list of regimes.
 
 An app is one job, a bag of jobs that all run to the end, or a sweep whose tuner stops jobs early. How an app
-decides which of its jobs run is the business of ``themis.tuning``; here is only what the user wrote down.
+decides which of its jobs run is the business of ``themis.policies.tuning``; here is only what the user wrote down.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class CurveStopping:
     """Curve stopping as by HyperDrive (Themis §4.3.2, its [29]): jobs whose learning curves promise too little end early.
 
     Jobs report their loss every ``check_steps`` steps. A job is stopped once the probability that its final loss beats
-    the ``keep``-th best of its app falls below 1 - ``confidence`` (``themis.tuning.curves`` says how).
+    the ``keep``-th best of its app falls below 1 - ``confidence`` (``themis.policies.tuning.curves`` says how).
 
     Attributes
     ----------

@@ -6,7 +6,7 @@ Utilities are sums over instants of linear or Leontief functions, so an allocati
 goods (a resource in one round) and is worth something to its owner. Solved by Newton's method with a barrier; prices are the
 duals of the capacities, and prove how close the welfare is to the best.
 
-Leaves out: whole gangs and rounds (``themis.planning``). The form with uncertain states: ``fairness.stochastic_market``.
+Leaves out: whole gangs and rounds (``themis.policies.planning``). The form with uncertain states: ``fairness.stochastic_market``.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from themis.errors import NotSolved
-from themis.optimize.columns import ColumnProgram
+from themis.optimize.column_generation import ColumnProgram
 from themis.optimize.programs import Floats
 
 _BETTER, _PIVOT = 1e-13, 1e-12

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from themis.gavel.baselines import allox
 from themis.model.snapshot import Snapshot
 from themis.optimize.shares.problem import Problem, Shares
+from themis.policies.gavel.baselines import allox
 from themis.policies.shares import SharePolicy, work_left
 
 

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from themis.errors import INSTALL_AGAIN, InputError, UnknownName
-from themis.forecast.rules import FORECASTER, Forecaster
+from themis.fairness.forecasts.rules import FORECASTER, Forecaster
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Seconds

@@ -16,8 +16,8 @@ import numpy as np
 
 from themis.model.answers import GpuGrant, Solved
 from themis.model.snapshot import Kind, Snapshot
-from themis.placement.blind import Placing
 from themis.policies.api import ADDED, ON_FREE_GPUS, Cadence, Granularity, Workbench
+from themis.policies.placement.blind import Placing
 
 
 class Clients(StrEnum):

@@ -1,7 +1,7 @@
 """Where several GPU types are in service: which type each job gets, for ``fair_finish``.
 
 Apps that cannot wait take GPUs first, in their order, each job of the fastest type that has room. The other jobs are assigned
-to the queues of all GPUs on offer so that the mean completion time is least (``gavel.baselines.allox``): a job that gains
+to the queues of all GPUs on offer so that the mean completion time is least (``policies.gavel.baselines.allox``): a job that gains
 little from a fast type leaves it to one that gains much. Leases end together, at multiples of their length
 since the first arrival, so that a decision may move every job.
 """
@@ -12,13 +12,13 @@ import math
 
 import numpy as np
 
-from themis.gavel.baselines import allox
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Float, Int, Locality, Seconds
 from themis.optimize.shares.problem import Problem
-from themis.placement.grants import Allocator
-from themis.placement.packing import narrowest
+from themis.policies.gavel.baselines import allox
+from themis.policies.placement.grants import Allocator
+from themis.policies.placement.packing import narrowest
 from themis.policies.shares import problem_of, work_left
 
 ASSIGNED = 200

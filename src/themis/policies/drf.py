@@ -3,7 +3,7 @@
 Progressive filling: the app with the smallest share of the cluster, per unit of weight, takes its next gang, until
 nothing fits. The share is what it holds beyond this instant plus what it was just dealt. Of equal shares the one that has
 received least GPU time per unit of weight goes first, so that apps take turns where there are fewer GPUs than apps. Where weights
-differ, shares that are no whole number of gangs are made up by turns (``placement.turns``).
+differ, shares that are no whole number of gangs are made up by turns (``policies.placement.turns``).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import numpy as np
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Float, Int
-from themis.placement.grants import Allocator, Demand, demand_of, demands_of, lease_end, waiting_apps
-from themis.placement.turns import Turns
 from themis.policies.api import ON_FREE_GPUS, Cadence, Granularity, Workbench
+from themis.policies.placement.grants import Allocator, Demand, demand_of, demands_of, lease_end, waiting_apps
+from themis.policies.placement.turns import Turns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,10 +22,10 @@ from themis.fairness.finish_time import FinishTime, phase_seconds
 from themis.model.answers import GpuGrant, Proof, Solved
 from themis.model.snapshot import Kind, Snapshot
 from themis.model.units import Bool, Float, Seconds
-from themis.placement.leases import shortened
-from themis.placement.ordered import in_order
 from themis.policies.api import ADDED, ON_FREE_GPUS, Cadence, Granularity, Workbench
 from themis.policies.by_type import by_type, fastest, types_differ
+from themis.policies.placement.lease_lengths import shortened
+from themis.policies.placement.ordered import in_order
 
 DOUBT = 0.2
 """Part by which a critical path, or the work of an app, may be longer than forecast."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from themis.gavel.total import in_order, precedence
 from themis.model.snapshot import Snapshot
 from themis.optimize.shares.pairs import PairShares
 from themis.optimize.shares.problem import Problem, Shares
+from themis.policies.gavel.total import in_order, precedence
 from themis.policies.shares import by_arrival
 from themis.policies.sharing import PairPolicy, shared_total
 

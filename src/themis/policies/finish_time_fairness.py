@@ -10,10 +10,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from themis.gavel.finish_time import finish_time_fairness, needed
 from themis.model.snapshot import Snapshot
 from themis.optimize.shares.pairs import PairShares, highest_level_paired
 from themis.optimize.shares.problem import Problem, Shares
+from themis.policies.gavel.finish_time_shares import finish_time_fairness, needed
 from themis.policies.shares import allowances, progress
 from themis.policies.sharing import PairPolicy, pair_rates
 

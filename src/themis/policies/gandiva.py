@@ -17,11 +17,11 @@ import numpy as np
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Int, Locality, Seconds
-from themis.placement.blind import Placing
-from themis.placement.grants import Allocator, Demand, demand_of, jobs_of, lease_end
-from themis.placement.packing import Counts
-from themis.placement.turns import Key, Turns
 from themis.policies.baseline import Baseline
+from themis.policies.placement.blind import Placing
+from themis.policies.placement.grants import Allocator, Demand, demand_of, jobs_of, lease_end
+from themis.policies.placement.packing import Counts
+from themis.policies.placement.turns import Key, Turns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Gandiva(Baseline):
         """Deal gang after gang to the app that can be placed best now.
 
         Among equal scores the larger gang goes first (it has fewer good places), then the least share held, or, where
-        weights differ, whose turn it is (``placement.turns``), then arrival and id.
+        weights differ, whose turn it is (``policies.placement.turns``), then arrival and id.
         """
         return _Greedy(snapshot, self.placement).solve()
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from themis.gavel.baselines import gandiva_fair
 from themis.model.snapshot import Snapshot
 from themis.optimize.shares.problem import Problem, Shares
+from themis.policies.gavel.baselines import gandiva_fair
 from themis.policies.shares import SharePolicy, weights
 
 

@@ -8,12 +8,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from themis.gavel.baselines import gandiva_packing
 from themis.model.answers import Proof, Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Seconds
 from themis.optimize.shares.pairs import PairShares, paired_throughput
 from themis.policies.api import Cadence, Granularity, Workbench
+from themis.policies.gavel.baselines import gandiva_packing
 from themis.policies.shares import problem_of
 from themis.policies.sharing import pair_rates, share_of
 

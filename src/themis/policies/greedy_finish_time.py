@@ -14,8 +14,8 @@ from themis.fairness.filtering import worst_first
 from themis.fairness.finish_time import FinishTime, Form
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
-from themis.placement.ordered import in_order
 from themis.policies.api import ON_FREE_GPUS, Cadence, Granularity, Workbench
+from themis.policies.placement.ordered import in_order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

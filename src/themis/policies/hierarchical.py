@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from themis.gavel.hierarchy import Entity, hierarchical
-from themis.gavel.hierarchy_file import EntityPlan, by_user, jobs_of, read_plan
-from themis.gavel.pair_hierarchy import hierarchical_paired
 from themis.model.snapshot import Snapshot
 from themis.model.units import Float
 from themis.optimize.shares.pairs import PairShares
 from themis.optimize.shares.problem import Problem, Shares
+from themis.policies.gavel.hierarchy import Entity, hierarchical
+from themis.policies.gavel.hierarchy_file import EntityPlan, by_user, jobs_of, read_plan
+from themis.policies.gavel.pair_hierarchy import hierarchical_paired
 from themis.policies.shares import by_arrival, progress, weights
 from themis.policies.sharing import PairPolicy, pair_rates
 
@@ -28,7 +28,7 @@ class Hierarchical(PairPolicy):
 
     Attributes
     ----------
-    file : YAML that describes the tree; see ``themis.gavel.hierarchy_file``.
+    file : YAML that describes the tree; see ``themis.policies.gavel.hierarchy_file``.
     """
 
     file: str = ""

@@ -15,8 +15,8 @@ import numpy as np
 from themis.model.answers import Solved, TimeShare
 from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Float, Int, Seconds
-from themis.placement.packing import most_gpus
 from themis.policies.api import Cadence, Granularity, Workbench
+from themis.policies.placement.packing import most_gpus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from themis.gavel.makespan import min_makespan
 from themis.model.snapshot import Snapshot
 from themis.optimize.shares.pairs import PairShares
 from themis.optimize.shares.problem import Problem, Shares
+from themis.policies.gavel.makespan_shares import min_makespan
 from themis.policies.shares import work_left
 from themis.policies.sharing import PairPolicy, shared_level
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from themis.gavel.max_min import max_min_water_filling, normalised_unit
 from themis.model.snapshot import Snapshot
 from themis.optimize.shares.pair_filling import water_fill_paired
 from themis.optimize.shares.pairs import PairShares
 from themis.optimize.shares.problem import Problem, Shares
+from themis.policies.gavel.max_min import max_min_water_filling, normalised_unit
 from themis.policies.shares import weights
 from themis.policies.sharing import PairPolicy, pair_rates
 

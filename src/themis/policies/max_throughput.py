@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from themis.gavel.total import best_total, relative
 from themis.model.snapshot import Snapshot
 from themis.optimize.shares.pairs import PairShares
 from themis.optimize.shares.problem import Problem, Shares
+from themis.policies.gavel.total import best_total, relative
 from themis.policies.sharing import PairPolicy, shared_total
 
 

@@ -9,12 +9,12 @@ from typing import ClassVar
 import numpy as np
 
 from themis.errors import InputError, UnknownName
-from themis.gavel.pair_totals import cost_ratio_paired
-from themis.gavel.total import cost_adjusted, cost_ratio
 from themis.model.snapshot import Snapshot
 from themis.model.units import Float
 from themis.optimize.shares.pairs import PairShares
 from themis.optimize.shares.problem import Problem, Shares
+from themis.policies.gavel.pair_totals import cost_ratio_paired
+from themis.policies.gavel.total import cost_adjusted, cost_ratio
 from themis.policies.sharing import PairPolicy, pair_rates, shared_total
 
 

@@ -14,14 +14,14 @@ from typing import ClassVar
 import numpy as np
 
 from themis.errors import counted
-from themis.gavel.pair_deadlines import earlier_paired, keep_deadlines_paired
-from themis.gavel.pair_totals import cost_ratio_paired
-from themis.gavel.total import cost_adjusted, cost_ratio, keep_deadlines
 from themis.model.snapshot import Snapshot
 from themis.model.units import Float, Seconds
 from themis.optimize.shares.level import highest_level
 from themis.optimize.shares.pairs import PairShares
 from themis.optimize.shares.problem import Problem, Shares
+from themis.policies.gavel.pair_deadlines import earlier_paired, keep_deadlines_paired
+from themis.policies.gavel.pair_totals import cost_ratio_paired
+from themis.policies.gavel.total import cost_adjusted, cost_ratio, keep_deadlines
 from themis.policies.min_cost import check_prices, costs, read_prices
 from themis.policies.sharing import PairPolicy, pair_rates, shared_total
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from themis.errors import InputError
-from themis.forecast.rules import Forecaster, Rule
+from themis.fairness.forecasts.rules import Forecaster, Rule
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Seconds
@@ -27,7 +27,7 @@ class Ossp:
     Attributes
     ----------
     round_s : length of a round. ``window`` : rounds planned ahead, 1 to 1000. ``backfill`` : use GPUs free in mid-round at once.
-    forecast : see ``themis.forecast.rules``; greedy makes it reactive (Shockwave, figure 4).
+    forecast : see ``themis.fairness.forecasts.rules``; greedy makes it reactive (Shockwave, figure 4).
     """
 
     round_s: Seconds = 120.0

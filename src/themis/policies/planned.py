@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from themis.model.ahead import Ahead
 from themis.model.answers import CUT, UNCONTESTED, Proof, RoundPlan, Solved
+from themis.model.forecast import Ahead
 from themis.model.snapshot import Snapshot
 from themis.model.units import Bool, Float, Int, Seconds, round_end
 from themis.optimize.rounds.knapsack import Counts, best_counts
 from themis.optimize.rounds.window import Window
-from themis.placement.packing import most_gpus
-from themis.planning.order import Schedule, ordered
-from themis.planning.window import all_work, columns, needed, window_of
+from themis.policies.placement.packing import most_gpus
+from themis.policies.planning.order import Schedule, ordered
+from themis.policies.planning.round_window import all_work, columns, needed, window_of
 from themis.policies.shares import allowances, weights
 
 HANDED_OUT = 20

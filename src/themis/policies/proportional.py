@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from themis.gavel.max_min import least
 from themis.model.snapshot import Snapshot
 from themis.optimize.shares.problem import Problem, Shares
+from themis.policies.gavel.max_min import least
 from themis.policies.shares import SharePolicy, weights
 
 

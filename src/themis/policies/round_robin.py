@@ -18,9 +18,9 @@ from themis.errors import InputError
 from themis.model.answers import RoundPlan, Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Float, Int, Seconds
-from themis.placement.packing import most_gpus
 from themis.policies.api import Cadence, Granularity, Workbench
-from themis.policies.service import unit_service, units
+from themis.policies.attained_service import unit_service, units
+from themis.policies.placement.packing import most_gpus
 from themis.policies.shares import weights
 
 

@@ -13,14 +13,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from themis.gavel.agnostic import flattened, spread
-from themis.gavel.finish_time import JobsProgress
 from themis.model.answers import Proof, Solved, TimeShare
 from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Float, Int, Locality, Seconds
 from themis.optimize.shares.problem import Problem, Shares
-from themis.placement.packing import most_gpus
 from themis.policies.api import ADDED, Cadence, Granularity, Workbench
+from themis.policies.gavel.agnostic import flattened, spread
+from themis.policies.gavel.finish_time_shares import JobsProgress
+from themis.policies.placement.packing import most_gpus
 from themis.policies.virtual import virtual
 
 

@@ -12,13 +12,13 @@ from typing import ClassVar
 import numpy as np
 
 from themis.errors import InputError
-from themis.gavel.pair_totals import best_total_paired
 from themis.model.answers import CUT, Proof, Solved, TimeShare
 from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Float, Int, Seconds
 from themis.optimize.shares.pairs import PairRates, PairShares, highest_level_paired, paired_throughput
 from themis.optimize.shares.problem import Need, Problem
 from themis.policies.api import Workbench
+from themis.policies.gavel.pair_totals import best_total_paired
 from themis.policies.shares import SharePolicy, problem_of
 
 

@@ -9,7 +9,7 @@ the makespan. Two planners (decisions 0010 and 0029):
   many; within the window whoever has the largest budget goes first, as in the published code.
 - ``plan=promises``: the window holds all work at hand where no ``window`` is given, so everybody gets all its rounds and the
   objective decides nothing. Which rounds these are does: they are given in order of the finishes that jobs are promised
-  (``themis.planning.promise``), arrival plus P N where that can be kept.
+  (``themis.policies.planning.promise``), arrival plus P N where that can be kept.
 
 A job of weight w has w shares: its budget is w times as large, and its N as much less.
 
@@ -25,14 +25,14 @@ from typing import ClassVar
 import numpy as np
 
 from themis.errors import InputError
-from themis.forecast.rules import Forecaster, Rule
+from themis.fairness.forecasts.rules import Forecaster, Rule
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Float, Seconds
-from themis.planning.promise import Claims, promised
-from themis.planning.window import budgets, forecast_rho
 from themis.policies.api import ADDED, Cadence, Granularity, Workbench
 from themis.policies.planned import Effort, View, solved
+from themis.policies.planning.promise import Claims, promised
+from themis.policies.planning.round_window import budgets, forecast_rho
 
 WINDOW = 20
 """The paper's T (§6.1)."""
@@ -55,7 +55,7 @@ class Shockwave:
     patience : how much worse off than the least that all could keep to a job may be for the sake of others, 1 to 1000.
     power : k, budgets are the forecast finish-time fairness to this power, 0 to 20.
     makespan : lambda, price of the makespan's lower bound, 0 or more.
-    forecast, noise : see ``themis.forecast.rules.Forecaster``.
+    forecast, noise : see ``themis.fairness.forecasts.rules.Forecaster``.
     reactive : a change of batch size ends the plan in force; otherwise it goes on to the next arrival or completion.
     backfill : GPUs that fall free in mid-round go to a waiting job at once; otherwise they idle to the round's end.
     gap : relative gap at which a solve ends, 0 to 1. ``nodes`` : of its integer program at most, 1 or more.

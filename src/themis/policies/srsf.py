@@ -13,8 +13,8 @@ import numpy as np
 from themis.fairness.finish_time import FinishTime
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
-from themis.placement.ordered import in_order
 from themis.policies.baseline import Baseline
+from themis.policies.placement.ordered import in_order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

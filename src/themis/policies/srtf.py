@@ -16,13 +16,13 @@ from themis.fairness.finish_time import FinishTime
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Float
-from themis.placement.blind import Placing
-from themis.placement.grants import waiting_apps
-from themis.placement.ordered import in_order
-from themis.placement.packing import narrowest
 from themis.policies.baseline import Baseline
-from themis.tuning.agent import Agents
-from themis.tuning.rows import ExclusiveRow
+from themis.policies.placement.blind import Placing
+from themis.policies.placement.grants import waiting_apps
+from themis.policies.placement.ordered import in_order
+from themis.policies.placement.packing import narrowest
+from themis.policies.tuning.app_agent import Agents
+from themis.policies.tuning.bid_rows import ExclusiveRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,9 +15,9 @@ import numpy as np
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Int, Locality
-from themis.placement.blind import Placing
-from themis.placement.grants import Allocator, Demand, demand_of, lease_end, waiting_apps
-from themis.placement.packing import narrowest
+from themis.policies.placement.blind import Placing
+from themis.policies.placement.grants import Allocator, Demand, demand_of, lease_end, waiting_apps
+from themis.policies.placement.packing import narrowest
 
 Value = Callable[[int, Sequence[float]], float]
 """What an app (row) makes of gangs of these worths, one for each of its waiting jobs in the order of start."""

@@ -1,7 +1,7 @@
 """Themis (NSDI'20): finish-time fairness by round-by-round partial-allocation auctions (§3.3, pseudocode 1).
 
 1. Filter: of the apps with unmet demand, the fraction 1 - f with the worst current rho takes part. An app of weight w
-   counts as w apps; where weights differ, apps whose share is less than a gang take part in turns (``placement.turns``).
+   counts as w apps; where weights differ, apps whose share is less than a gang take part in turns (``policies.placement.turns``).
 2. Bid: their agents price the offer (``Ask`` for the column ``bids``).
 3. Clear: the proportionally fair allocation by weight, proven, and each winner's hidden payment (decision 0019).
 4. Leftovers go to apps outside the auction, one gang at a time in random order, by weight where weights differ, then back to those
@@ -22,9 +22,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from themis.auction.clearing import clear
-from themis.auction.outcome import Outcome
-from themis.auction.payment import DRAWN, FORMS, pay
 from themis.errors import InputError, UnknownName
 from themis.fairness.filtering import bidder_count, fraction, service_rank, worst_first
 from themis.fairness.finish_time import FinishTime, Form
@@ -32,14 +29,17 @@ from themis.model.answers import Ask, Proof, Solved
 from themis.model.bids import Bids
 from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Bool, Float, Int, Locality
-from themis.optimize.winners.limits import Limits
-from themis.optimize.winners.problem import Supply
-from themis.placement.grants import Allocator, demand_of, lease_end, least_waiting
-from themis.placement.packing import Counts, narrowest
-from themis.placement.turns import Turns
+from themis.optimize.winners.auction_problem import Supply
+from themis.optimize.winners.work_limits import Limits
 from themis.policies.api import ON_FREE_GPUS, Cadence, Granularity, Workbench
-from themis.tuning.agent import Agents, growing_job
-from themis.tuning.rows import ExclusiveRow
+from themis.policies.auction.clearing import clear
+from themis.policies.auction.outcome import Outcome
+from themis.policies.auction.payment import DRAWN, FORMS, pay
+from themis.policies.placement.grants import Allocator, demand_of, lease_end, least_waiting
+from themis.policies.placement.packing import Counts, narrowest
+from themis.policies.placement.turns import Turns
+from themis.policies.tuning.app_agent import Agents, growing_job
+from themis.policies.tuning.bid_rows import ExclusiveRow
 
 
 class Waiting(StrEnum):

@@ -15,9 +15,9 @@ import numpy as np
 from themis.errors import InputError
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
-from themis.placement.ordered import in_order
 from themis.policies.api import ON_FREE_GPUS, Cadence, Granularity, Workbench
-from themis.policies.service import unit_service
+from themis.policies.attained_service import unit_service
+from themis.policies.placement.ordered import in_order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

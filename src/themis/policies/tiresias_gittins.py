@@ -22,10 +22,10 @@ import numpy as np
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Float
-from themis.placement.grants import waiting_apps
-from themis.placement.ordered import in_order
 from themis.policies.api import ON_FREE_GPUS, Cadence, Granularity, Workbench
-from themis.policies.service import unit_service
+from themis.policies.attained_service import unit_service
+from themis.policies.placement.grants import waiting_apps
+from themis.policies.placement.ordered import in_order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

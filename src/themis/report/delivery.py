@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from themis.core.unit import groups_of, weights
+from themis.core.fairness_unit import groups_of, weights
 from themis.model.answers import Answer, RoundPlan, TimeShare
 from themis.model.events import FairnessSet
 from themis.model.units import NONE, Float, GpuSeconds, Int, Seconds, round_end

@@ -10,8 +10,8 @@ from rich import box
 from rich.table import Table
 
 from themis.errors import InputError
-from themis.forecast.evaluate import KINDS, RULES, Errors
-from themis.look.palette import POLICY_COLOURS
+from themis.fairness.forecasts.evaluate import KINDS, RULES, Errors
+from themis.report.look.palette import POLICY_COLOURS
 from themis.report.style import DASHES, FILE
 
 TITLES = {"regimes": "regimes' shares", "batches": "epochs at a wrong batch size", "run_time": "run time"}

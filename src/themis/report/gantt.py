@@ -11,8 +11,8 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from themis.look.palette import APP_COLOURS
 from themis.model.units import Float, Int
+from themis.report.look.palette import APP_COLOURS
 from themis.report.result import RunMetrics
 from themis.report.series import Gantt
 from themis.report.style import WIDE, Drawing, Reading, Style, escape, inline_svg, mark, tidy

@@ -15,14 +15,13 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from themis import look
 from themis.errors import InputError, counted
-from themis.look.palette import POLICY_COLOURS
-from themis.report import figures, gantt, timeline
+from themis.report import figures, gantt, look, timeline
 from themis.report.columns import HOUR, MINUTE, ComparisonColumn, RowField, cells_of
 from themis.report.compare import ComparisonRow, caption, columns_for, compare, is_brief, kind_of
 from themis.report.definitions import DEFINITIONS, RHO_DEFINITIONS
 from themis.report.intervals import Interval
+from themis.report.look.palette import POLICY_COLOURS
 from themis.report.paired import paired
 from themis.report.plans import PlanRow
 from themis.report.result import RunMetrics

@@ -18,7 +18,7 @@ from themis.model.log import Record
 from themis.model.units import Float, GpuSeconds, Seconds
 from themis.report.delivery import Delivery
 from themis.report.metrics import FOLDED, Fold
-from themis.report.reference import Reference
+from themis.report.reference_finish import Reference
 
 KINDS = FOLDED - {"Allocated", "JobStarted", "SettingsChanged"}
 """Kinds of records that matter here."""

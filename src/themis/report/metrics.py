@@ -29,7 +29,7 @@ from themis.report.measures import Folded
 from themis.report.numbers import measure
 from themis.report.outlook import Outlook
 from themis.report.plans import Plans
-from themis.report.reference import Isolated, Reference
+from themis.report.reference_finish import Isolated, Reference
 from themis.report.result import Inputs, RunMetrics
 from themis.report.rho import RhoStats
 from themis.report.rows import AppRow

@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import ScalarFormatter
 
-from themis.look.palette import APP_COLOURS, POLICY_COLOURS
+from themis.report.look.palette import APP_COLOURS, POLICY_COLOURS
 
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)))
 CSS_DASHES = ("none", "6 2", "2 2")
@@ -183,7 +183,7 @@ def _series(match: re.Match[str]) -> str:
 
 
 def _axes(drawing: Drawing) -> str:
-    """Where the axes are in the drawn figure and what they read, for ``look/figures.js``."""
+    """Where the axes are in the drawn figure and what they read, for ``report/look/figures.js``."""
     if not drawing.reads:
         return ""
     width, height = (72 * inches for inches in drawing.figure.get_size_inches())

@@ -17,15 +17,14 @@ from typing import Any
 import numpy as np
 import orjson
 
-from themis import __version__
-from themis.core import snapshot as snapshots
+from themis.core import take_snapshot as snapshots
 from themis.core.checkpoint import load, save
 from themis.core.conserve import left_over
-from themis.core.gangs import Placed
 from themis.core.intend import intend
 from themis.core.offer import FreeGpus
 from themis.core.packed import pack, unpack
 from themis.core.place import place
+from themis.core.placed_gangs import Placed
 from themis.core.scheduler import Scheduler
 from themis.core.state import EPS
 from themis.core.tables import Status
@@ -35,8 +34,9 @@ from themis.model.settings import Settings
 from themis.model.snapshot import Snapshot
 from themis.model.units import Seconds
 from themis.policies.api import Policy, Workbench, forecaster_of, make_policy
-from themis.profiles.models import DEFAULT_BOOK
-from themis.tuning.agent import answer_ask
+from themis.policies.tuning.app_agent import answer_ask
+from themis.traces.profiles.models import DEFAULT_BOOK
+from themis.version import __version__
 
 KIND = "themis-state"
 GZIP = b"\x1f\x8b"

@@ -15,7 +15,6 @@ from themis.core.changes import policy_of
 from themis.core.driver import Decision, Driver
 from themis.core.scheduler import Scheduler
 from themis.core.tables import Status
-from themis.executors.simulated import SimulatedExecutor
 from themis.model.answers import Ask, Solved
 from themis.model.bids import Bids
 from themis.model.events import (
@@ -35,8 +34,9 @@ from themis.model.events import (
 from themis.model.units import Locality, Seconds
 from themis.model.workload import App
 from themis.policies.api import Policy, Workbench
+from themis.policies.tuning.app_agent import answer_ask
 from themis.sim.kernel import Kernel
-from themis.tuning.agent import answer_ask
+from themis.sim.simulated_executor import SimulatedExecutor
 
 
 class FromState(Driver):

@@ -17,21 +17,21 @@ from typing import Any
 
 from pydantic import FiniteFloat, TypeAdapter, ValidationError
 
-from themis.client.home import default_home
+from themis.data_dir import default_home
 from themis.errors import InputError, UnknownName
-from themis.forecast.believed import Estimation, believed_book, measured_configs
+from themis.fairness.forecasts.believed import Estimation, believed_book, measured_configs
 from themis.model.cluster import Cluster
 from themis.model.settings import Settings
+from themis.model.speed import ProfileBook
 from themis.model.units import Seconds
 from themis.model.workload import Workload
 from themis.policies.api import check_types, make_policy
-from themis.profiles.library import load_book
-from themis.profiles.presets import load_cluster
-from themis.profiles.speed import ProfileBook
 from themis.sim.many import SimulationRun
 from themis.sim.runner import Outage, Simulation, outages
-from themis.traces.api import book_for, build_options, load_workload
-from themis.traces.summary import app_work, check_fits, check_lengths
+from themis.traces.formats import book_for, build_options, load_workload
+from themis.traces.profiles.library import load_book
+from themis.traces.profiles.presets import load_cluster
+from themis.traces.trace_summary import app_work, check_fits, check_lengths
 
 _PARAMETER = re.compile(r"\s*\w+\s*=")
 _NAME_AND_PARAMETERS = re.compile(r"(?P<name>.*?):(?P<rest>\s*\w+\s*=.*)")
@@ -46,8 +46,9 @@ class Plan:
     workload : a generator or a trace file, with options after a colon. ``format`` : of the file; empty: by its header.
     options : of the workload, in addition to those after the colon. ``cluster`` : a preset, a shorthand or a file.
     policies : names, with parameters after a colon. ``settings`` : text by name, as in ``Settings``.
-    profiles : books that speeds are from, as ``profiles.library.load_book`` takes them; empty: what the workload is of.
-    estimate : how much of models' speeds is known before their jobs run, as text by name (``forecast.believed.Estimation``);
+    profiles : books that speeds are from, as ``traces.profiles.library.load_book`` takes them; empty: what the workload is of.
+    estimate : how much of models' speeds is known before their jobs run, as text by name
+    (``fairness.forecasts.believed.Estimation``);
         None: everything.
     mtbf : mean time between failures of one machine, 0 for none. ``repair`` : how long it is away.
     """

@@ -31,11 +31,11 @@ from themis.model.events import (
 )
 from themis.model.log import read_log
 from themis.model.settings import EARLIER, Settings
+from themis.model.speed import Profile, ProfileBook
 from themis.model.units import Seconds
 from themis.policies.api import forecaster_of, make_policy
-from themis.profiles.library import BOOKS
-from themis.profiles.models import DEFAULT_BOOK
-from themis.profiles.speed import Profile, ProfileBook
+from themis.traces.profiles.library import BOOKS
+from themis.traces.profiles.models import DEFAULT_BOOK
 
 Record = Header | Event | Command
 

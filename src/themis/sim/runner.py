@@ -11,12 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from themis import __version__
 from themis.core.changes import policy_of
 from themis.core.driver import Decision, Driver
 from themis.core.scheduler import Scheduler
 from themis.errors import InvariantBroken, ThemisError
-from themis.executors.simulated import SimulatedExecutor
 from themis.model.answers import Ask, Solved
 from themis.model.bids import Bids
 from themis.model.cluster import Cluster
@@ -40,13 +38,15 @@ from themis.model.events import (
     Wake,
 )
 from themis.model.settings import Settings
+from themis.model.speed import ProfileBook
 from themis.model.units import Seconds
 from themis.model.workload import Workload
 from themis.policies.api import Policy, Workbench, forecaster_of, logged_params
-from themis.profiles.assumed import Assumptions, alone
-from themis.profiles.speed import ProfileBook
+from themis.policies.tuning.app_agent import answer_ask
 from themis.sim.kernel import Kernel
-from themis.tuning.agent import answer_ask
+from themis.sim.simulated_executor import SimulatedExecutor
+from themis.traces.profiles.assumed import Assumptions, alone
+from themis.version import __version__
 
 MACHINERY = frozenset({Wake, BidsCollected})
 """Events that no log holds."""

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from themis.core import snapshot as snapshots
-from themis.core.lifecycle import add_app
+from themis.core import take_snapshot as snapshots
+from themis.core.app_lifecycle import add_app
 from themis.core.state import State
 from themis.model.cluster import Cluster, Machine
 from themis.model.settings import Settings
 from themis.model.snapshot import Snapshot
+from themis.model.speed import ANY_TYPE, ProfileBook, linear
 from themis.model.units import NONE, Seconds
 from themis.model.workload import (
     App,
@@ -27,7 +28,6 @@ from themis.model.workload import (
     Workload,
 )
 from themis.policies.api import Policy
-from themis.profiles.speed import ANY_TYPE, ProfileBook, linear
 from themis.sim.runner import Outage, Simulation
 
 BOOK = ProfileBook.of(

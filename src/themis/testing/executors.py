@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from themis.executors.api import Executor
+from themis.core.executor import Executor
 from themis.model.events import (
     AppFinished,
     Command,

@@ -20,18 +20,18 @@ import numpy as np
 
 from themis.fairness.finish_time import FinishTime
 from themis.model.answers import Answer, Ask, GpuGrant, RoundPlan, Solved, TimeShare
-from themis.model.columns import APP_ROW, JOB_ID, JOB_ROW, columns_of, in_other_seconds
 from themis.model.events import AppFinished, JobEnded
 from themis.model.snapshot import Snapshot
+from themis.model.snapshot_columns import APP_ROW, JOB_ID, JOB_ROW, columns_of, in_other_seconds
 from themis.model.units import NONE, Float, Int, Locality, Seconds, round_end
-from themis.placement.grants import Allocator, demand_of
-from themis.placement.packing import narrowest
 from themis.policies.api import Cadence, Granularity, Policy, Workbench
+from themis.policies.placement.grants import Allocator, demand_of
+from themis.policies.placement.packing import narrowest
+from themis.policies.tuning.app_agent import Agents, answer_ask
+from themis.policies.tuning.bid_rows import ExclusiveRow
 from themis.report.idle import IdleFold
 from themis.sim.runner import Record, Simulation
 from themis.testing.builders import leased_twice, random_simulation, uneven_simulation
-from themis.tuning.agent import Agents, answer_ask
-from themis.tuning.rows import ExclusiveRow
 
 MakePolicy = Callable[[], Policy]
 

@@ -14,7 +14,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from themis.errors import InputError
-from themis.traces.table import legible, opened
+from themis.traces.csv_table import legible, opened
 
 _ARCHIVES = (".tar", ".tar.gz", ".tgz")
 _GLIMPSE = 4096

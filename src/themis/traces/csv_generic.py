@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from themis.errors import InputError, TraceError
+from themis.model.speed import ProfileBook
 from themis.model.units import Seconds
 from themis.model.workload import (
     MOST_REPORTS,
@@ -32,12 +33,11 @@ from themis.model.workload import (
     Workload,
     brackets_of,
 )
-from themis.profiles.models import DEFAULT_BOOK, GENERIC
-from themis.profiles.speed import ProfileBook
 from themis.traces.bundle import stem
+from themis.traces.csv_table import OnFault, TableRow, read_rows
 from themis.traces.dynamic_cell import DYNAMICS, read_dynamic, write_dynamic
 from themis.traces.mix import ReferenceRates
-from themis.traces.table import OnFault, TableRow, read_rows
+from themis.traces.profiles.models import DEFAULT_BOOK, GENERIC
 from themis.traces.tuner_cell import TUNERS, read_tuner, write_tuner
 
 COLUMNS = (

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from themis.errors import InputError
+from themis.model.speed import ProfileBook
 from themis.model.units import Float, Seconds
 from themis.model.workload import App, Workload, brackets_of
-from themis.profiles.models import DEFAULT_BOOK
-from themis.profiles.speed import ProfileBook
 from themis.traces.mix import ReferenceRates
-from themis.traces.summary import job_seconds, shares_run
+from themis.traces.profiles.models import DEFAULT_BOOK
+from themis.traces.trace_summary import job_seconds, shares_run
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 

@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import ClassVar, TypeAlias
 
 from themis.errors import InputError
+from themis.model.speed import ProfileBook
 from themis.model.units import Seconds
 from themis.model.workload import Regime
-from themis.profiles.gavel_table import read_throughputs, split_job_type
-from themis.profiles.models import GENERIC
-from themis.profiles.speed import ProfileBook
 from themis.traces.bundle import Glimpse
+from themis.traces.csv_table import Dialect, TableRow
+from themis.traces.job_records import JobLog, Parse, Record, model_hint
 from themis.traces.mix import ReferenceRates
-from themis.traces.records import JobLog, Parse, Record, model_hint
-from themis.traces.table import Dialect, TableRow
+from themis.traces.profiles.gavel_table import read_throughputs, split_job_type
+from themis.traces.profiles.models import GENERIC
 
 COLUMNS = (
     "job_type",

@@ -19,11 +19,11 @@ from typing import ClassVar
 import numpy as np
 
 from themis.errors import InputError, UnknownName
+from themis.model.speed import ProfileBook
 from themis.model.units import Float, Int, Seconds
 from themis.model.workload import App, Job, Regime, User, Workload
-from themis.profiles.measured import gavel_book
-from themis.profiles.speed import ProfileBook
 from themis.traces.mix import stream
+from themis.traces.profiles.measured import gavel_book
 from themis.traces.shapes import describe_parameters
 
 REFERENCE = "V100"

@@ -22,12 +22,12 @@ import numpy as np
 from scipy.special import ndtr
 
 from themis.errors import InputError
+from themis.model.speed import ProfileBook
 from themis.model.units import Float, Int
 from themis.model.workload import App, CurveStopping, Workload
-from themis.profiles.models import DEFAULT_BOOK
-from themis.profiles.speed import ProfileBook
 from themis.traces.cdf import GPUS_1, GPUS_2, JOBS_1, JOBS_2, SERVICE, Cdf
 from themis.traces.mix import ReferenceRates, model_mix, stream
+from themis.traces.profiles.models import DEFAULT_BOOK
 from themis.traces.shapes import CHECKS, AppDraw, curve_app, describe_parameters, halving_app
 
 

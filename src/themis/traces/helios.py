@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from themis.profiles.speed import ProfileBook
-from themis.traces.records import Parse, Record, TenantLog
-from themis.traces.table import TableRow
+from themis.model.speed import ProfileBook
+from themis.traces.csv_table import TableRow
+from themis.traces.job_records import Parse, Record, TenantLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

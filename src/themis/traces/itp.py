@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from themis.profiles.speed import ProfileBook
+from themis.model.speed import ProfileBook
 from themis.traces.bundle import Glimpse, stem, texts
-from themis.traces.records import GroupedLog, Parse, Record
-from themis.traces.table import OnFault, TableRow, rows_of
+from themis.traces.csv_table import OnFault, TableRow, rows_of
+from themis.traces.job_records import GroupedLog, Parse, Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,9 +15,9 @@ from itertools import accumulate
 import numpy as np
 
 from themis.errors import InputError, counted
+from themis.model.speed import ANY_TYPE, ProfileBook
 from themis.model.units import Locality
-from themis.profiles.models import is_network_intensive, table_4_mix
-from themis.profiles.speed import ANY_TYPE, ProfileBook
+from themis.traces.profiles.models import is_network_intensive, table_4_mix
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from themis.model.speed import ProfileBook
 from themis.model.units import Seconds
-from themis.profiles.speed import ProfileBook
-from themis.traces.records import GroupedLog, Parse, Record
-from themis.traces.table import TableRow, read_rows
+from themis.traces.csv_table import TableRow, read_rows
+from themis.traces.job_records import GroupedLog, Parse, Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,9 @@ from itertools import count
 from pathlib import Path
 from typing import ClassVar
 
-from themis.profiles.speed import ProfileBook
-from themis.traces.records import GroupedLog, JobLog, Parse, Record
-from themis.traces.table import TableRow
+from themis.model.speed import ProfileBook
+from themis.traces.csv_table import TableRow
+from themis.traces.job_records import GroupedLog, JobLog, Parse, Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

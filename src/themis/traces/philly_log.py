@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from themis.errors import InputError, TraceError
+from themis.model.speed import ProfileBook
 from themis.model.units import Seconds
-from themis.profiles.speed import ProfileBook
 from themis.traces.bundle import Glimpse
-from themis.traces.records import Parse, Record, TenantLog
-from themis.traces.table import OnFault, TableRow, opened
+from themis.traces.csv_table import OnFault, TableRow, opened
+from themis.traces.job_records import Parse, Record, TenantLog
 
 _BLANK = " \t\r\n,"
 _MISSING = ("", "None", "null")

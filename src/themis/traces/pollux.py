@@ -16,13 +16,13 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from themis.errors import InputError
+from themis.model.speed import ProfileBook
 from themis.model.units import Locality
-from themis.profiles.models import GENERIC
-from themis.profiles.speed import ProfileBook
 from themis.traces.bundle import Glimpse, is_bundle, member_texts, members
+from themis.traces.csv_table import OnFault, TableRow, read_rows, rows_of
+from themis.traces.job_records import JobLog, Parse, Record
 from themis.traces.pollux_speeds import MACHINE, applications
-from themis.traces.records import JobLog, Parse, Record
-from themis.traces.table import OnFault, TableRow, read_rows, rows_of
+from themis.traces.profiles.models import GENERIC
 
 MODELS: Mapping[str, str] = MappingProxyType({"deepspeech2": "DeepSpeech", "imagenet": "ResNet50"})
 """Applications whose model the profile book knows; the others (cifar10, ncf, bert, yolov3) are ``generic``."""

@@ -22,7 +22,7 @@ import numpy as np
 from themis.errors import InputError
 from themis.model.units import Seconds
 from themis.traces.bundle import is_bundle, members, texts
-from themis.traces.table import TableRow, rows_of
+from themis.traces.csv_table import TableRow, rows_of
 
 MACHINE = 4
 """GPUs of a machine in Pollux' testbed."""

@@ -13,8 +13,8 @@ import numpy as np
 
 from themis.model.units import Float, GpuSeconds, Seconds
 from themis.model.workload import App, CurveStopping, Halving, Job, Regime, Rung
-from themis.profiles.models import loss_curve
-from themis.tuning.curves import dry_run
+from themis.policies.tuning.curves import dry_run
+from themis.traces.profiles.models import loss_curve
 
 DIFFICULTY = (1.0, 2.0)
 """Range of the factor on a loss curve's floor between the configurations of one app."""
@@ -77,7 +77,7 @@ def curve_app(
 ) -> App:
     """A sweep of equally many steps a job, poor jobs being stopped by their learning curves.
 
-    The steps are such that the app does its work when jobs are stopped as in ``tuning.curves.dry_run``; what is
+    The steps are such that the app does its work when jobs are stopped as in ``policies.tuning.curves.dry_run``; what is
     realised depends on the order in which they run.
 
     Parameters

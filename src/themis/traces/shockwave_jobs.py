@@ -25,15 +25,15 @@ import numpy as np
 
 from themis.errors import InputError
 from themis.model.dynamic import Mode
+from themis.model.speed import ProfileBook
 from themis.model.units import Seconds
 from themis.model.workload import App, Job, Regime, Workload
-from themis.profiles.measured import gavel_book
-from themis.profiles.speed import ProfileBook
 from themis.traces.gavel_jobs import REFERENCE, SCALES
 from themis.traces.mix import stream
+from themis.traces.profiles.measured import gavel_book
 from themis.traces.schedules import schedule
 from themis.traces.shapes import describe_parameters
-from themis.traces.shockwave import dynamic_of
+from themis.traces.shockwave_trace import dynamic_of
 
 HOUR: Seconds = 3600.0
 CLASSES: tuple[tuple[float, float, float], ...] = (

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from themis.model.speed import ProfileBook
 from themis.model.units import Seconds
-from themis.profiles.speed import ProfileBook
 from themis.traces.bundle import Glimpse
-from themis.traces.records import GroupedLog, Parse, Record
-from themis.traces.table import Dialect, TableRow
+from themis.traces.csv_table import Dialect, TableRow
+from themis.traces.job_records import GroupedLog, Parse, Record
 
 _ELAPSED = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?")
 _GPU = re.compile(r"gres/gpu(?::([^=,]+))?=([^,]*)")

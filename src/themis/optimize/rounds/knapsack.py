@@ -7,7 +7,7 @@
 
 ``value`` need not be concave in rounds (jobs that speed up): step 1 takes any shape, step 3 closes what gap that leaves.
 
-Leaves out: which rounds (``themis.planning.order``).
+Leaves out: which rounds (``themis.policies.planning.order``).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import numpy as np
 
 from themis.errors import NotSolved
 from themis.model.units import Bool, Float, Int, Seconds
-from themis.optimize.rounds.program import best_of_choices
 from themis.optimize.rounds.window import Window
+from themis.optimize.rounds.window_program import best_of_choices
 
 NODES = 2000
 """Branch-and-bound nodes of the integer program, where it is needed."""

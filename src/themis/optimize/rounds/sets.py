@@ -20,7 +20,7 @@ from scipy.sparse import csc_array
 
 from themis.errors import NotSolved
 from themis.model.units import NONE, Float, Int
-from themis.optimize.columns import ColumnProgram
+from themis.optimize.column_generation import ColumnProgram
 from themis.optimize.programs import MixedIntegerProgram, solve
 
 NODES = 500

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.sparse import coo_array, csc_array
 
 from themis.model.units import Float, Int
-from themis.optimize.columns import ColumnProgram
+from themis.optimize.column_generation import ColumnProgram
 from themis.optimize.shares.ways import Chosen, Mixes
 
 FITS = 1e-10

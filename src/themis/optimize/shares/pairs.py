@@ -21,7 +21,7 @@ from scipy.sparse import coo_array
 
 from themis.errors import InputError, NotSolved
 from themis.model.units import NONE, Bool, Float, Int
-from themis.optimize.columns import ColumnProgram, Optimum
+from themis.optimize.column_generation import ColumnProgram, Optimum
 from themis.optimize.shares.classes import allocate
 from themis.optimize.shares.partners import Partners, too_dear
 from themis.optimize.shares.problem import Need, Problem

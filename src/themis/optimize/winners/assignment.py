@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from themis.errors import NotSolved
-from themis.optimize.winners.packing import Floor, Packer, PackingGang
-from themis.optimize.winners.problem import IN_RACK, ON_MACHINE, WinnerProblem
+from themis.optimize.winners.auction_problem import IN_RACK, ON_MACHINE, WinnerProblem
+from themis.optimize.winners.gang_packing import Floor, Packer, PackingGang
 
 Grants = dict[tuple[int, int], int]
 """GPUs by (bidder, machine)."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from themis.optimize.programs import Ints
-from themis.optimize.winners.problem import IN_RACK, ON_MACHINE, WinnerProblem
+from themis.optimize.winners.auction_problem import IN_RACK, ON_MACHINE, WinnerProblem
 
 Capacity = tuple[str, int, int]
 """("have", column, 0), ("machine", n, 0) or ("rack", x, type)."""

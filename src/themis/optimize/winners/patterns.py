@@ -15,9 +15,9 @@ import numpy as np
 
 from themis.optimize import MixedIntegerProgram, Solution, solve
 from themis.optimize.programs import Ints
-from themis.optimize.winners.limits import Limits
-from themis.optimize.winners.packing import Packer
-from themis.optimize.winners.problem import IN_RACK, LOCAL, ON_MACHINE, RACKED, WinnerProblem
+from themis.optimize.winners.auction_problem import IN_RACK, LOCAL, ON_MACHINE, RACKED, WinnerProblem
+from themis.optimize.winners.gang_packing import Packer
+from themis.optimize.winners.work_limits import Limits
 
 HUGE = ("presolve",)
 """Not used on huge programs, where it takes three times what it saves."""

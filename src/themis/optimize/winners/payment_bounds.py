@@ -12,7 +12,7 @@ second bound takes a row of a that b does not ask for at its full gain.
 
 from __future__ import annotations
 
-from themis.optimize.winners.problem import WinnerProblem, asks
+from themis.optimize.winners.auction_problem import WinnerProblem, asks
 
 
 class PaymentBounds:

@@ -14,9 +14,9 @@ import numpy as np
 
 from themis.optimize import MixedIntegerProgram, solve
 from themis.optimize.programs import Floats, Ints
+from themis.optimize.winners.auction_problem import IN_RACK, ON_MACHINE, RACKED, WinnerProblem
 from themis.optimize.winners.capacities import Capacity, anchored, needs
-from themis.optimize.winners.packing import PackingGang
-from themis.optimize.winners.problem import IN_RACK, ON_MACHINE, RACKED, WinnerProblem
+from themis.optimize.winners.gang_packing import PackingGang
 
 MOVES = 60
 """Changes tried by one repair."""

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from themis.optimize.winners.auction_problem import WIDE, WinnerProblem
+from themis.optimize.winners.bid_tables import NEVER, Tables
 from themis.optimize.winners.capacities import broken
-from themis.optimize.winners.packing import Packer
-from themis.optimize.winners.problem import WIDE, WinnerProblem
-from themis.optimize.winners.tables import NEVER, Tables
+from themis.optimize.winners.gang_packing import Packer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

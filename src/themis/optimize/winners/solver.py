@@ -7,7 +7,7 @@
 4. What is still open goes to a search over rows that is bounded by the tables, then to an integer program; the
    problems without a winner first to what is known without others who ask alike.
 
-Leaves out auctions in which everyone can have its best row: see ``themis.auction.uncontested``.
+Leaves out auctions in which everyone can have its best row: see ``themis.policies.auction.uncontested``.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ import numpy as np
 
 from themis.errors import NotSolved
 from themis.optimize.programs import Bools, Ints
-from themis.optimize.winners import patterns, search, tables
+from themis.optimize.winners import bid_tables, patterns, search
+from themis.optimize.winners.auction_problem import WIDE, WinnerProblem, asks
+from themis.optimize.winners.bid_tables import Choices, Tables
 from themis.optimize.winners.capacities import Capacity, broken, needs, totals
-from themis.optimize.winners.limits import Limits
-from themis.optimize.winners.packing import Packer
+from themis.optimize.winners.gang_packing import Packer
 from themis.optimize.winners.payment_bounds import PaymentBounds
 from themis.optimize.winners.prices import PricedRows, price, repair, unpriced
-from themis.optimize.winners.problem import WIDE, WinnerProblem, asks
-from themis.optimize.winners.tables import Choices, Tables
+from themis.optimize.winners.work_limits import Limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +178,7 @@ class Solver:
             if cut in self.cuts:
                 continue
             need, caps = needs(self.problem, [*self.cuts, cut])
-            entries = tables.entries(need, caps)
+            entries = bid_tables.entries(need, caps)
             if entries <= self.limits.states and entries <= self.limits.wide * need.shape[0]:
                 self.cuts = [*self.cuts, cut]
                 added = True
@@ -193,10 +193,10 @@ class Solver:
 
     def _tabulate(self) -> bool:
         need, caps = needs(self.problem, self.cuts)
-        if caps.size > 1 and tables.entries(need, caps) > self.limits.states:
+        if caps.size > 1 and bid_tables.entries(need, caps) > self.limits.states:
             return False
         priced = self.priced or unpriced(self.problem)
-        self.table = tables.build(self.problem, need, caps, priced)
+        self.table = bid_tables.build(self.problem, need, caps, priced)
         return True
 
     def _read(self, winners: list[int], main: Found) -> Iterator[tuple[int, Found, list[Capacity]]]:

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, tzinfo
 
-from themis.accounts.charges import Amounts, ChargedLease, Payer
-from themis.accounts.days import day_of
 from themis.client import themis_pb2 as pb
 from themis.errors import InputError, UnknownName
+from themis.report.accounts.charges import Amounts, ChargedLease, Payer
+from themis.report.accounts.days import day_of
 from themis.service.engine.arbiter import Arbiter
 from themis.service.engine.journal import Entry
 

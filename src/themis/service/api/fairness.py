@@ -22,7 +22,7 @@ from themis.model.events import Compacted
 from themis.model.log import decode
 from themis.model.units import Float, Seconds
 from themis.report.lending import KINDS, Course, Lending
-from themis.report.reference import Reference
+from themis.report.reference_finish import Reference
 from themis.service.api.access import Caller
 from themis.service.engine.arbiter import Arbiter
 

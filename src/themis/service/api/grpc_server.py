@@ -17,15 +17,15 @@ from urllib.parse import unquote
 import grpc
 from google.protobuf.message import DecodeError
 
-from themis.authority.contexts import HANDSHAKE_S
-from themis.client.channel import METHODS, SERVICE, to_bytes
+from themis.client.grpc_channel import METHODS, SERVICE, to_bytes
 from themis.client.home import joined
 from themis.errors import InputError, ThemisError, UnknownName, counted
 from themis.service.api.access import Access, Caller, Forbidden, NoToken
 from themis.service.api.methods import WORKERS, Api
 from themis.service.api.submission import Limit
 from themis.service.engine.agents import TooLate
-from themis.service.engine.calls import Closed
+from themis.service.engine.pending_calls import Closed
+from themis.trust.authority.contexts import HANDSHAKE_S
 
 NO_TOKEN = (
     "this call has no valid token, or it has expired; see the file token in the service's data directory, ask an administrator for "

@@ -19,8 +19,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from themis.bundles.store import NoRoomInStore
 from themis.errors import InputError, ThemisError, UnknownName
+from themis.machines.bundles.store import NoRoomInStore
 from themis.service.api.access import Caller, Forbidden, NoToken
 from themis.service.api.call_limits import CallLimit
 from themis.service.api.grpc_server import is_loopback
@@ -28,7 +28,7 @@ from themis.service.api.methods import READS, STREAMS, Api
 from themis.service.api.page import BYTES, EVENT_STREAM, JSON, Page, Values
 from themis.service.api.pages import NotAllowed, find
 from themis.service.api.submission import DiskLow, Limit
-from themis.service.engine.calls import Closed
+from themis.service.engine.pending_calls import Closed
 
 MOST_CALLERS, CALLERS_OF_USER, CALLERS_KEPT = 48, 12, 12
 """Requests that are answered at a time: in total, of one user, and of the total for administrators alone."""

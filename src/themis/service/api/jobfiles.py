@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from themis.client import themis_pb2 as pb
-from themis.client.spec import text_requests
+from themis.client.submit_requests import text_requests
 from themis.errors import InputError
 from themis.service.engine.arbiter import Arbiter
 

@@ -13,8 +13,8 @@ from typing import Any
 from themis.client import themis_pb2 as pb
 from themis.errors import InputError, counted
 from themis.model.units import Seconds
-from themis.service.api.settings import Door
-from themis.service.engine.changes import words
+from themis.service.api.setting_calls import Door
+from themis.service.engine.setting_changes import words
 
 MOST_CHANGES = 1000
 MOST_BACKUPS = 30

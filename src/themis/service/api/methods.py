@@ -23,39 +23,39 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from themis import __version__
 from themis.client import themis_pb2 as pb
 from themis.errors import InputError, UnknownName, counted
 from themis.service.api import (
     accounts,
-    course,
     fairness,
     jobfiles,
     keeping,
     overview,
     own_share,
     reasons,
-    settings,
+    setting_calls,
     trials,
     views,
     what_if,
 )
+from themis.service.api import app_course as course
 from themis.service.api.access import Access, Caller, Forbidden
+from themis.service.api.app_course import Course
 from themis.service.api.audit import MOST_ENTRIES, Audit
 from themis.service.api.audited import audited
 from themis.service.api.call_limits import CallLimit
 from themis.service.api.calls_meter import CallsMeter
-from themis.service.api.course import Course
 from themis.service.api.overview import Day, Overview
 from themis.service.api.story import story
 from themis.service.api.submission import submit
 from themis.service.engine.arbiter import Arbiter
-from themis.service.engine.calls import ENDING, Closed
 from themis.service.engine.journal import read_records
+from themis.service.engine.pending_calls import ENDING, Closed
 from themis.sim import dump
+from themis.version import __version__
 
 if TYPE_CHECKING:
-    from themis.service.api.certificates import Certificates
+    from themis.service.api.certificate_calls import Certificates
     from themis.service.api.oidc import Oidc
 
 STREAMS, READS, WHYS, WHAT_IFS = 48, 24, 8, 2
@@ -94,7 +94,7 @@ class Api:
         arbiter: Arbiter,
         root: Path,
         access: Access,
-        door: settings.Door | None = None,
+        door: setting_calls.Door | None = None,
         tls: Certificates | None = None,
         oidc: Oidc | None = None,
     ) -> None:
@@ -449,13 +449,13 @@ class Api:
 
     def Settings(self, request: pb.SettingsRequest) -> pb.SettingsReply:
         """Every setting, since when it is in force and who changed it."""
-        return self._look(settings.settings)  # type: ignore[no-any-return]
+        return self._look(setting_calls.settings)  # type: ignore[no-any-return]
 
     @audited
     def Set(self, request: pb.SetRequest) -> pb.SetReply:
         """Change settings while the service runs, all or none."""
         self._check_admin("change settings")
-        return self._do(lambda a: settings.change(a, request, self.door, self.caller.user))  # type: ignore[no-any-return]
+        return self._do(lambda a: setting_calls.change(a, request, self.door, self.caller.user))  # type: ignore[no-any-return]
 
     def SettingsHistory(self, request: pb.SettingsHistoryRequest) -> pb.SettingsHistoryReply:
         """Changes of settings."""

@@ -19,16 +19,16 @@ from typing import Any
 from themis.client import themis_pb2 as pb
 from themis.errors import InputError, ThemisError
 from themis.model.workload import User
-from themis.oidc.asking import ProviderDown
-from themis.oidc.provider import Device, Provider, Signed, Waiting
-from themis.oidc.seal import Broken, seal, unseal
-from themis.oidc.tokens import Identity, SignInRefused, identity_of
 from themis.service.api.access import NAME, Caller, hash_of
 from themis.service.api.audit import Audit
 from themis.service.api.sign_ins import METHOD, SignIns
 from themis.service.api.submission import Limit
 from themis.service.engine.arbiter import Arbiter
 from themis.service.engine.config import Config
+from themis.trust.oidc.asking import ProviderDown
+from themis.trust.oidc.provider import Device, Provider, Signed, Waiting
+from themis.trust.oidc.seal import Broken, seal, unseal
+from themis.trust.oidc.tokens import Identity, SignInRefused, identity_of
 
 FLOW_S = 600.0
 """Seconds that a browser has for its sign-in at the provider."""

@@ -1,6 +1,7 @@
 """What apps would have on their own share of the cluster, for ``share`` and ``why``: ``rho_reference`` and what was lent.
 
-The reference (``report.reference``) is a fold over the journal that goes on where it stopped (``fairness.Courses``), asked in
+The reference (``report.reference_finish``) is a fold over the journal that goes on where it stopped (``fairness.Courses``),
+asked in
 callers' threads. An app that is not over ends as is forecast now; its time on its own share is that of the report if the journal
 ended here.
 """
@@ -14,11 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from themis.client import themis_pb2 as pb
-from themis.core import snapshot as snapshots
+from themis.core import take_snapshot as snapshots
 from themis.core.state import State
 from themis.fairness.finish_time import FinishTime, Form
 from themis.model.units import GpuSeconds, Seconds
-from themis.report.reference import Reference
+from themis.report.reference_finish import Reference
 
 FARTHEST_S = 366 * 86400.0
 """An end that is farther away is not forecast: nothing is known of the app's work, or it makes no progress."""

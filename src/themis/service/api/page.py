@@ -11,8 +11,8 @@ from urllib.parse import parse_qsl
 
 from google.protobuf.descriptor import Descriptor
 
-from themis.bundles.store import Incoming
 from themis.errors import InputError, closest
+from themis.machines.bundles.store import Incoming
 from themis.service.api.json_messages import Schema, body_schema, read_message, read_object
 from themis.service.api.methods import Api
 

@@ -14,10 +14,10 @@ from urllib.parse import unquote
 
 from google.protobuf.descriptor import Descriptor
 
-from themis.bundles.store import Incoming, check_name
 from themis.client import themis_pb2 as pb
 from themis.client.as_json import as_dict
 from themis.errors import ThemisError, UnknownName
+from themis.machines.bundles.store import Incoming, check_name
 from themis.service.api import copied
 from themis.service.api.json_messages import (
     Schema,
@@ -29,7 +29,6 @@ from themis.service.api.json_messages import (
     schema_of,
 )
 from themis.service.api.methods import Api
-from themis.service.api.metrics import metrics
 from themis.service.api.page import BYTES, EVENT_STREAM, GZIP, OF_APP, REFUSALS, TEXT, Page, Values
 from themis.service.api.parameters import (
     AFTER,
@@ -49,7 +48,8 @@ from themis.service.api.parameters import (
     STATE,
     USER,
 )
-from themis.service.engine.calls import Closed
+from themis.service.api.prometheus import metrics
+from themis.service.engine.pending_calls import Closed
 
 _APP_ROW: Descriptor = pb.DESCRIPTOR.message_types_by_name["App"]
 _SERVICE = pb.DESCRIPTOR.services_by_name["Arbiter"].methods_by_name

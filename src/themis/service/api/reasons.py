@@ -13,7 +13,7 @@ from enum import StrEnum
 import numpy as np
 import orjson
 
-from themis.core import snapshot as snapshots
+from themis.core import take_snapshot as snapshots
 from themis.core.offer import free_gpus
 from themis.core.state import State
 from themis.core.tables import Status

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from themis.client.home import write_private
 from themis.errors import InputError
-from themis.oidc.seal import Broken, key_of, seal, unseal
-from themis.oidc.tokens import Identity, SignInRefused
 from themis.service.api.access import Caller, hash_of
+from themis.trust.oidc.seal import Broken, key_of, seal, unseal
+from themis.trust.oidc.tokens import Identity, SignInRefused
 
 MOST_OF_USER, MOST = 20, 10_000
 """Valid sign-ins of one user, and of all; for one more, the oldest ends."""

@@ -9,24 +9,24 @@ from typing import TypeVar
 from themis.client import themis_pb2 as pb
 from themis.core.state import State
 from themis.errors import InputError, UnknownName, closest
-from themis.executors.program import Program
 from themis.jobs import When
 from themis.jobs.runnable import MOST_TEXT, MOST_TEXTS
+from themis.machines.agent.messages import THROUGH_SERVICE
+from themis.machines.engines.program import Program
 from themis.model.dynamic import ACCORDION_REGIMES, Dynamic, Mode
 from themis.model.events import AppSubmitted
+from themis.model.speed import ProfileBook
 from themis.model.units import Seconds
 from themis.model.workload import App, Bag, CurveStopping, Halving, Hyperband, Job, Regime, Rung, Tuner
-from themis.node.messages import THROUGH_SERVICE
-from themis.profiles.assumed import Assumptions, alone
-from themis.profiles.models import GENERIC
-from themis.profiles.speed import ProfileBook
 from themis.service.api.access import NAME, WORDS, Caller, Forbidden
 from themis.service.engine.arbiter import Arbiter
 from themis.service.engine.config import Config
 from themis.service.engine.housekeeping import unmet, verdict_of
 from themis.service.engine.journal import Entry, Options
-from themis.service.engine.speeds import own_profile, read_profile
+from themis.service.engine.speed_estimator import own_profile, read_profile
 from themis.sizes import LONGEST_S
+from themis.traces.profiles.assumed import Assumptions, alone
+from themis.traces.profiles.models import GENERIC
 
 MOST_REGIMES = 1000
 MOST_AFTER = 100

@@ -7,12 +7,12 @@ from collections.abc import Container, Iterable, Sequence
 import numpy as np
 
 from themis.client import themis_pb2 as pb
-from themis.core import snapshot as snapshots
+from themis.core import take_snapshot as snapshots
 from themis.core.state import State
 from themis.core.tables import OUTCOMES, Status
 from themis.errors import InputError, UnknownName
-from themis.executors.program import Program
 from themis.fairness.finish_time import FinishTime, Form
+from themis.machines.engines.program import Program
 from themis.model.units import NONE, Bool, Float, Int, Seconds
 from themis.service.api import reasons, wait_reasons
 from themis.service.api.accounts import run_ids

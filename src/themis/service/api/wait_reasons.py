@@ -6,7 +6,7 @@ from datetime import datetime
 
 import numpy as np
 
-from themis.core import limits
+from themis.core import quota_limits
 from themis.core.state import State
 from themis.core.tables import Status
 from themis.model.units import Seconds
@@ -19,13 +19,13 @@ def left_out(s: State) -> dict[int, str]:
     if not (s.quotas or s.at_once or s.delayed):
         return {}
     job_id = np.flatnonzero(s.jobs.status[: s.jobs.size] <= Status.RUNNING)
-    why, _ = limits.blocked(s, job_id, expired=True)
+    why, _ = quota_limits.blocked(s, job_id, expired=True)
     apps = s.jobs.app[job_id]
     free = set(apps[why == 0].tolist())
     out: dict[int, str] = {}
     for app, code in zip(apps.tolist(), why.tolist()):
         if app not in free:
-            out.setdefault(app, limits.REASONS[code])
+            out.setdefault(app, quota_limits.REASONS[code])
     return {a: "budget" if why == "quota" and _over_budget(s, s.app_specs[a].user) else why for a, why in out.items()}
 
 

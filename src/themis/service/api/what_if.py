@@ -17,14 +17,14 @@ from typing import Any
 from themis.client import themis_pb2 as pb
 from themis.core.state import State
 from themis.errors import InputError, ThemisError
-from themis.forward import question
-from themis.forward.answer import answer
-from themis.forward.question import CURRENT, HORIZON_S, Question
 from themis.model.units import Seconds
 from themis.service.api.submission import Limit
-from themis.service.engine.copies import journal_of
+from themis.service.engine.kept_copies import journal_of
 from themis.service.engine.present import of_journal
 from themis.sim import dump
+from themis.sim.forward import question
+from themis.sim.forward.answer import answer
+from themis.sim.forward.question import CURRENT, HORIZON_S, Question
 
 NICENESS = 10
 """The service and its jobs come first."""
@@ -66,7 +66,7 @@ def check(state: State, asked: Question) -> None:
 
     Raises
     ------
-    InputError, UnknownName : as ``forward.answer.answer``.
+    InputError, UnknownName : as ``sim.forward.answer.answer``.
     """
     if not state.apps.active[: state.apps.size].any():
         raise InputError("no app is in the system, so there is nothing to forecast.")

@@ -30,9 +30,9 @@ from themis.model.bids import Bids
 from themis.model.events import AgentBid
 from themis.model.snapshot import Snapshot
 from themis.model.units import Float, Seconds
+from themis.policies.tuning.app_agent import ROWS
+from themis.policies.tuning.outside import OutsideBid, Terms, check_bid, check_rho, terms
 from themis.service.engine.wire_bids import Names, agent_view, offer_message, read_bid
-from themis.tuning.agent import ROWS
-from themis.tuning.outside import OutsideBid, Terms, check_bid, check_rho, terms
 
 MOST_UNREAD = 100_000
 """Messages that an agent may leave unread; more would fill the arbiter's memory."""

@@ -17,14 +17,14 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TypeVar, cast
 
-from themis.bundles.copies import Copies
-from themis.bundles.store import Store
 from themis.client import themis_pb2 as pb
 from themis.core.retire import prune
 from themis.core.state import EPS, State
 from themis.core.tables import ENDED
-from themis.executors.hosts import Host
-from themis.executors.program import UNABLE, AttemptEnded, Ending, GangIdle, Measurement, Program, RunReported
+from themis.machines.bundles.copies import Copies
+from themis.machines.bundles.store import Store
+from themis.machines.engines.hosts import Host
+from themis.machines.engines.program import UNABLE, AttemptEnded, Ending, GangIdle, Measurement, Program, RunReported
 from themis.model.events import (
     AppFinished,
     AppHeld,
@@ -41,23 +41,23 @@ from themis.model.events import (
     Revoke,
 )
 from themis.model.settings import Settings
+from themis.model.speed import Profile, ProfileBook
 from themis.model.units import Seconds
 from themis.model.workload import App
-from themis.profiles.models import DEFAULT_BOOK
-from themis.profiles.speed import Profile, ProfileBook
 from themis.service.engine import recovery, state_snapshots
 from themis.service.engine.agents import AgentRegistry
-from themis.service.engine.calls import ENDING, Call, Closed
+from themis.service.engine.arbiter_queue import MakeExecutor, Message, WakeUp
 from themis.service.engine.config import Config
-from themis.service.engine.executor import MakeExecutor, Message, WakeUp
 from themis.service.engine.housekeeping import Housekeeping
 from themis.service.engine.journal import Entry, Journal
 from themis.service.engine.live_settings import LiveSettings
 from themis.service.engine.notifications import notify
+from themis.service.engine.pending_calls import ENDING, Call, Closed
 from themis.service.engine.solving import Reply, WorkerSolver
-from themis.service.engine.speeds import SpeedEstimator
+from themis.service.engine.speed_estimator import SpeedEstimator
 from themis.service.engine.transactions import LOOK_S, NoRoom
 from themis.service.engine.wire_bids import names_of
+from themis.traces.profiles.models import DEFAULT_BOOK
 
 IDLE_S = 0.5
 """Longest wait of the thread in seconds, so that it notices that it should end."""

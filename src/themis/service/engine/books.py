@@ -1,4 +1,4 @@
-"""The accounts of a journal: the fold of ``themis.accounts``, written in the transaction of the records that it follows.
+"""The accounts of a journal: the fold of ``themis.report.accounts``, written in the transaction of the records that it follows.
 
     leases    each attempt on its GPUs: who, what, when, how it ended, what it cost
     usage     totals by day, user, group, GPU type and currency, in UTC and in the service's time zone
@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
 from typing import Any
 
-from themis.accounts.charges import Amounts, Charge, ChargedLease, Payer
-from themis.accounts.days import by_day, zone_of
-from themis.accounts.fold import CHARGED, Accounts
 from themis.core.state import State
 from themis.errors import InputError
 from themis.model.events import AppFinished, Compacted, Grant
 from themis.model.log import decode
 from themis.model.units import Seconds
+from themis.report.accounts.charges import Amounts, Charge, ChargedLease, Payer
+from themis.report.accounts.days import by_day, zone_of
+from themis.report.accounts.fold import CHARGED, Accounts
 from themis.service.engine.records import Record, Records
 
 DONE = "accounts"

@@ -11,9 +11,9 @@ import math
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 
-from themis.accounts.days import by_day, day_of, midnight
 from themis.model.events import QuotaSet
 from themis.model.units import Seconds
+from themis.report.accounts.days import by_day, day_of, midnight
 from themis.service.engine.config import Budget, Config
 from themis.service.engine.engine import Engine
 

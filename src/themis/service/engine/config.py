@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from themis.accounts.days import local_zone
 from themis.errors import InputError, UnknownName
 from themis.jobs.build import PRIOR_S
+from themis.machines.agent.means import AUTO, WANTED
 from themis.model.cluster import Cluster
 from themis.model.events import AccountingSet, FairnessSet
 from themis.model.settings import Settings
 from themis.model.units import Seconds
 from themis.model.workload import Group, User, members
-from themis.node.means import AUTO, WANTED
-from themis.oidc.settings import OidcSettings
+from themis.report.accounts.days import local_zone
+from themis.trust.oidc.provider_settings import OidcSettings
 
 ENGINES = ("local", "ray", "fleet")
 TLS = ("auto", "on", "off")
@@ -89,7 +89,7 @@ class Config:
     retries : failures of one job beyond which it is given up, unless it says otherwise.
     backoff_s : wait after a job's first failure; it doubles with each further one, up to ``backoff_most_s``.
     grace_s : from the stop signal to SIGKILL, where a job does not say. ``max_grace_s`` : most that a job may ask for.
-    node_lease_s, node_renew_s, node_margin_s : leases of machines (``themis.executors.hosts``).
+    node_lease_s, node_renew_s, node_margin_s : leases of machines (``themis.machines.engines.hosts``).
     progress_s : minimum interval between two progress records of a job.
     idle_warn_s, idle_cancel_s : an app whose gang's GPUs did nothing for so long is warned of, and cancelled; 0: never.
     between : unit of fairness: apps, users or groups.
@@ -106,7 +106,8 @@ class Config:
         checkpoints of apps that completed, of those below the home; None keeps them.
     agent_s : time in which apps' own agents must answer (docs/agents.md). ``agent_misses`` : consecutive answers that may
         be missing before the service's agent takes over. ``max_agents`` : most connected agents.
-    containment : how a gang's processes are held together (``node.means.find``); ``auto`` is the strongest way that each machine
+    containment : how a gang's processes are held together (``machines.agent.means.find``); ``auto`` is the strongest way
+    that each machine
         allows.
     max_message_bytes, max_jobs, max_apps, max_apps_per_user : limits of a call, of jobs in an app, of active apps.
     max_submissions : of one user in an hour.

@@ -38,12 +38,12 @@ from themis.model.events import (
 from themis.model.log import decode
 from themis.model.units import Seconds
 from themis.policies.api import Policy, Workbench
+from themis.policies.tuning.outside import merge
 from themis.service.engine.agents import AgentRegistry
 from themis.service.engine.books import Books
 from themis.service.engine.journal import Journal
 from themis.service.engine.solving import PolicySolver, Reply, Task, decide, fall_back
 from themis.service.engine.tallies import Tallies
-from themis.tuning.outside import merge
 
 log = logging.getLogger("themis.service")
 

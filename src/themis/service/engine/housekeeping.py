@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from themis.core.fairness_unit import groups_of
 from themis.core.state import State
-from themis.core.unit import groups_of
 from themis.errors import InputError
-from themis.executors.program import ABSENT, AttemptEnded, GangIdle
 from themis.jobs import After, When, decide
+from themis.machines.engines.program import ABSENT, AttemptEnded, GangIdle
 from themis.model.events import (
     AppCancelled,
     AppHeld,

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from themis import __version__
 from themis.errors import InputError
 from themis.service.engine import chain
+from themis.version import __version__
 
 log = logging.getLogger("themis.service")
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from themis.errors import InputError
-from themis.executors.program import UNABLE, AttemptEnded, Ending, Program
+from themis.machines.engines.program import UNABLE, AttemptEnded, Ending, Program
 from themis.model.units import Seconds
 from themis.service.engine import chain, integrity
 from themis.service.engine.migrations import SCHEMA, migrate, statements

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from themis.core.packed import pack
 from themis.errors import counted
-from themis.executors.hosts import Host
+from themis.machines.engines.hosts import Host
 from themis.model.cluster import Machine
 from themis.model.events import (
     Event,
@@ -20,14 +20,14 @@ from themis.model.events import (
     ProfilesSet,
     SettingsChanged,
 )
+from themis.model.speed import ProfileBook
 from themis.model.units import NONE, Seconds
-from themis.profiles.speed import ProfileBook
-from themis.service.engine import changes
+from themis.service.engine import setting_changes
+from themis.service.engine.arbiter_queue import LiveExecutor
 from themis.service.engine.config import Config
 from themis.service.engine.engine import Engine
-from themis.service.engine.executor import LiveExecutor
 from themis.service.engine.housekeeping import Housekeeping
-from themis.service.engine.machines import in_place, per_gpu
+from themis.service.engine.machine_changes import in_place, per_gpu
 from themis.service.engine.recovery import Start, given_before, keep_book, kept_book
 
 
@@ -87,34 +87,36 @@ class LiveSettings:
         """Go on with the settings in force; returns those that this start wants, which are checked."""
         before = given_before(self.engine, start)
         changed = self.engine.core.state.changed
-        in_force = before | {name: value for name, (value, _, _) in changed.items() if name not in changes.RESTART}
+        in_force = before | {
+            name: value for name, (value, _, _) in changed.items() if name not in setting_changes.RESTART
+        }
         # Members, prices and budgets that this start gives first are changes, not yet in force.
-        lasting = {*changes.PLAIN, *changes.MACHINES}
-        new = {name: None for name in changes.values_of(start.config) if name not in lasting}
-        self.config = changes.with_values(start.config, new | in_force)
+        lasting = {*setting_changes.PLAIN, *setting_changes.MACHINES}
+        new = {name: None for name in setting_changes.values_of(start.config) if name not in lasting}
+        self.config = setting_changes.with_values(start.config, new | in_force)
         wanted, self.starting = self._merge(before, start.config)
-        changes.plan(self.engine.core.state, self.config, wanted, self.hosts, "")
+        setting_changes.plan(self.engine.core.state, self.config, wanted, self.hosts, "")
         return wanted
 
-    def _merge(self, before: changes.Values, given: Config) -> tuple[Config, list[str]]:
+    def _merge(self, before: setting_changes.Values, given: Config) -> tuple[Config, list[str]]:
         """Settings in force with what is given otherwise than ``before``, and a sentence on each that stays nevertheless."""
-        in_force, out = changes.values_of(self.config), []
-        new, left = changes.merged(before, in_force, changes.values_of(given))
+        in_force, out = setting_changes.values_of(self.config), []
+        new, left = setting_changes.merged(before, in_force, setting_changes.values_of(given))
         for name, value in left.items():
-            if name in changes.MACHINES and not value:
+            if name in setting_changes.MACHINES and not value:
                 continue  # the two are one choice: the sentence is on the one that is given
             _, since, user = self.engine.core.state.changed.get(name, (None, 0.0, "an administrator"))
             at = time.localtime(float(self.engine.journal.meta("epoch") or 0.0) + since)
-            kept, now = changes.words(name, in_force.get(name)), changes.words(name, value)
-            for other in changes.MACHINES:
-                if name in changes.MACHINES and name != other and in_force.get(other):
-                    kept += f" ({other}: {changes.words(other, in_force[other])})"
+            kept, now = setting_changes.words(name, in_force.get(name)), setting_changes.words(name, value)
+            for other in setting_changes.MACHINES:
+                if name in setting_changes.MACHINES and name != other and in_force.get(other):
+                    kept += f" ({other}: {setting_changes.words(other, in_force[other])})"
             why = "as it was before" if before.get(name) == value else "the default of this version"
             out.append(
                 f"{name} stays {kept}, as {user} set it on {time.strftime('%Y-%m-%d %H:%M', at)}. "
                 f"What is given here, {now}, is {why}; `themis set {name}={now}` changes it."
             )
-        return changes.with_values(self.config, new), out
+        return setting_changes.with_values(self.config, new), out
 
     def begin(self, wanted: Config, owner: str, now: Seconds) -> None:
         """The first transaction of a start: its changes, made by the owner."""
@@ -154,7 +156,7 @@ class LiveSettings:
 
     def _give(self, given: Config) -> None:
         """Remember what the service was given, to compare with at its next start."""
-        text = json.dumps(changes.values_of(given))
+        text = json.dumps(setting_changes.values_of(given))
         if self.engine.journal.meta("given") != text:
             self.engine.journal.set_meta("given", text)
 
@@ -170,9 +172,9 @@ class LiveSettings:
         InputError : they cannot be; nothing has changed then.
         """
         before, after = self.config, read(self.config)
-        records = changes.plan(self.engine.core.state, before, after, self.hosts, user)
-        old = changes.values_of(before)
-        out = changes.said(old, changes.differing(old, changes.values_of(after)).items())
+        records = setting_changes.plan(self.engine.core.state, before, after, self.hosts, user)
+        old = setting_changes.values_of(before)
+        out = setting_changes.said(old, setting_changes.differing(old, setting_changes.values_of(after)).items())
         out += self.carry_out(records, now)
         self.config = after
         self.per_gpu = per_gpu(after, self.engine.core.state)
@@ -182,7 +184,7 @@ class LiveSettings:
             self.engine.solver.limit(after.solve_s)
         self._housekeeping.change(after, now)
         if any(isinstance(record, MachineResized | MachineJoined) for record in records):
-            out += changes.too_large(self.engine.core.state)
+            out += setting_changes.too_large(self.engine.core.state)
         return out
 
     def carry_out(self, records: Sequence[Event], now: Seconds) -> list[str]:
@@ -210,18 +212,20 @@ class LiveSettings:
         if n == NONE:
             self.carry_out([MachineJoined(machine=machine)], now)
         elif n in state.removed:
-            self.carry_out(changes.back_again(state, n, machine), now)
+            self.carry_out(setting_changes.back_again(state, n, machine), now)
 
     def reload(self, given: Config, user: str, now: Seconds) -> list[str]:
         """Take on what differs from what the service was started with, or reloaded the last time; as ``change``."""
-        before = changes.values_of(self.given)
+        before = setting_changes.values_of(self.given)
         wanted, left = self._merge(before, given)
         out = self.change(lambda _: wanted, user, now)
         at_start = [
-            name for name, field in changes.RESTART.items() if getattr(given, field) != getattr(self.given, field)
+            name
+            for name, field in setting_changes.RESTART.items()
+            if getattr(given, field) != getattr(self.given, field)
         ]
         out += [f"{name} changes when the service starts again" for name in at_start]
-        fields = {field: getattr(self.given, field) for field in changes.RESTART.values()}
+        fields = {field: getattr(self.given, field) for field in setting_changes.RESTART.values()}
         self.given = replace(given, **fields)
         self._give(self.given)
         return out + left

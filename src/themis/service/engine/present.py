@@ -5,17 +5,17 @@ from __future__ import annotations
 from itertools import dropwhile
 
 from themis.errors import InputError
-from themis.forward.present import Present, Samples, Submissions, policy_of
 from themis.model.events import AppSubmitted
 from themis.model.log import decode
+from themis.model.speed import ProfileBook
 from themis.model.units import Seconds
-from themis.profiles.models import DEFAULT_BOOK
-from themis.profiles.speed import ProfileBook
 from themis.service.engine.folding import RunningFold, fold
 from themis.service.engine.journal import Journal
 from themis.service.engine.recovery import engine_over, header_of
 from themis.sim import dump
 from themis.sim.dump import Dump
+from themis.sim.forward.present_state import Present, Samples, Submissions, policy_of
+from themis.traces.profiles.models import DEFAULT_BOOK
 
 MOST_FOLDED = 60_000
 """Records that are folded from the first one on, for a longer past; a longer journal is folded from its last snapshot."""

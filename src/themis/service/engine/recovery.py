@@ -13,27 +13,27 @@ from typing import Any
 
 import numpy as np
 
-from themis import __version__
 from themis.client import themis_pb2 as pb
 from themis.core.packed import pack, unpack
 from themis.core.scheduler import Scheduler
 from themis.core.state import State
 from themis.errors import InputError
-from themis.executors.hosts import Host
-from themis.executors.program import Program
+from themis.machines.engines.hosts import Host
+from themis.machines.engines.program import Program
 from themis.model.cluster import Machine
 from themis.model.events import SCHEMA, Header, MachineJoined
 from themis.model.settings import EARLIER, Settings
+from themis.model.speed import ProfileBook
 from themis.model.units import NONE
 from themis.policies.api import forecaster_of, logged_params, make_policy
-from themis.profiles.speed import ProfileBook
-from themis.service.engine.changes import PLAIN, values_of
+from themis.service.engine.arbiter_queue import LiveExecutor
 from themis.service.engine.config import Config
 from themis.service.engine.engine import Engine
-from themis.service.engine.executor import LiveExecutor
 from themis.service.engine.folding import fold
 from themis.service.engine.journal import Journal
-from themis.service.engine.speeds import read_profile
+from themis.service.engine.setting_changes import PLAIN, values_of
+from themis.service.engine.speed_estimator import read_profile
+from themis.version import __version__
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ import orjson
 
 from themis.core.state import State
 from themis.errors import InputError, ThemisError, counted
-from themis.executors.program import Program
+from themis.machines.engines.program import Program
 from themis.model.cluster import Machine
 from themis.model.events import (
     AppCancelled,
@@ -35,10 +35,9 @@ from themis.model.events import (
     MachineJoined,
 )
 from themis.model.log import decode, encode
+from themis.model.speed import ProfileBook
 from themis.model.units import Seconds
 from themis.model.workload import App, Job, Regime
-from themis.profiles.models import GENERIC
-from themis.profiles.speed import ProfileBook
 from themis.service.engine import chain, integrity
 from themis.service.engine.books import DONE
 from themis.service.engine.engine import Engine
@@ -47,6 +46,7 @@ from themis.service.engine.journal import Entry, Journal
 from themis.service.engine.records import KEPT
 from themis.service.engine.recovery import engine_over
 from themis.service.engine.salvage import Salvage, salvage
+from themis.traces.profiles.models import GENERIC
 
 _LOST = "its submission was lost with the damaged part of the journal; submit it again"
 

@@ -24,7 +24,7 @@ from themis.model.bids import Bids
 from themis.model.snapshot import Snapshot
 from themis.model.units import Seconds
 from themis.policies.api import Policy, Workbench, make_policy
-from themis.tuning.agent import answer_ask
+from themis.policies.tuning.app_agent import answer_ask
 
 FALLBACK = "fifo"
 """Decides where the policy itself could not, so that GPUs do not stand idle."""
@@ -207,7 +207,7 @@ class _Worker:
 
     def __init__(self, policy: Policy, seconds: Seconds, on_reply: Callable[[_Worker, Reply], None]) -> None:
         # -P: nothing in the folder where the service was started can pass for a module.
-        command = [sys.executable, "-P", "-m", "themis.service.engine.worker"]
+        command = [sys.executable, "-P", "-m", "themis.service.engine.policy_worker"]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.born, self.answered, self.on_reply = monotonic(), False, on_reply
         self.inbox: SimpleQueue[Task | None] = SimpleQueue()

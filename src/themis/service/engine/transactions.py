@@ -19,9 +19,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from themis.errors import ThemisError
+from themis.machines.agent.health import is_full
+from themis.machines.agent.system import SYSTEM
 from themis.model.units import Seconds
-from themis.node.health import is_full
-from themis.node.system import SYSTEM
 from themis.service.engine.tallies import SECONDS, Tally
 
 LOOK_S: Seconds = 1.0

@@ -13,8 +13,8 @@ from themis.errors import InputError
 from themis.fairness.finish_time import FinishTime
 from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Locality
-from themis.tuning.agent import ROWS
-from themis.tuning.outside import OutsideBid, OutsideRow, Terms
+from themis.policies.tuning.app_agent import ROWS
+from themis.policies.tuning.outside import OutsideBid, OutsideRow, Terms
 
 SPANS = {"machine": Locality.MACHINE, "rack": Locality.RACK, "anywhere": Locality.CROSS_RACK}
 _SPAN_NAMES = {int(span): name for name, span in SPANS.items()}

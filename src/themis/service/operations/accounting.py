@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from themis.accounts.days import zone_of
 from themis.errors import InputError
-from themis.jobs import readers, sizes
-from themis.jobs.faults import Written, reads
+from themis.jobs import readers, resources
+from themis.jobs.file_errors import Written, reads
 from themis.jobs.written import Duration, Name
+from themis.report.accounts.days import zone_of
 from themis.service.engine.config import NOTICES, Budget, Notify
 
 Price = Annotated[float, Field(ge=0, le=1e9)]
@@ -21,14 +21,14 @@ def zone(value: object) -> str:
     try:
         zone_of(readers.text(value))
     except InputError:
-        raise sizes.Unreadable("a time zone of the IANA database, such as Europe/Berlin or UTC") from None
+        raise resources.Unreadable("a time zone of the IANA database, such as Europe/Berlin or UTC") from None
     return str(value)
 
 
 def currency(value: object) -> str:
     """A currency."""
     if not isinstance(value, str) or not value.isalpha() or len(value) > 10:
-        raise sizes.Unreadable("a currency of at most 10 letters, such as EUR")
+        raise resources.Unreadable("a currency of at most 10 letters, such as EUR")
     return value
 
 
@@ -53,7 +53,7 @@ class BudgetText(Written):
 def notice(value: object) -> str:
     """What to notify of."""
     if value not in NOTICES:
-        raise sizes.Unreadable(f"one of {', '.join(NOTICES)}")
+        raise resources.Unreadable(f"one of {', '.join(NOTICES)}")
     return str(value)
 
 
@@ -73,7 +73,7 @@ class NotifyText(Written):
     per_hour: Annotated[int, Field(ge=1, le=100_000)] = Field(
         default=20, description="maximum number of messages to one recipient in an hour (20)"
     )
-    disk_free: Annotated[int, reads(sizes.memory)] = Field(
+    disk_free: Annotated[int, reads(resources.memory)] = Field(
         default=5 << 30, description="notify when less of the data directory's disk is free (5 GiB)"
     )
 

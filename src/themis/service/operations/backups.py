@@ -3,11 +3,11 @@
     journal.db, journal.head          SQLite's online backup, checked; the queue, and all that was decided
     token, users.json, sign-ins.json  who may call
     arbiter.id                        which service machines belong to
-    config.yaml, profiles/            settings
-    authority/                        what clients and nodes verify the service against
+    config.yaml, traces/profiles/            settings
+    trust/authority/                        what clients and nodes verify the service against
     fleet/fleet.db                    machines that joined and their certificates; without join tokens, which are valid once
     run/checkpoints/                  where asked for: checkpoints of jobs that named no folder of their own
-    bundles/                          where asked for: files that jobs were sent with
+    machines/bundles/                          where asked for: files that jobs were sent with
     copies/                           where asked for: checkpoints and outputs that the service keeps
 
 Left out: logs of ranks, the processes that run, locks, and where the service listens.

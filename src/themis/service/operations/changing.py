@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from themis.accounts.days import local_zone
 from themis.errors import InputError, UnknownName
-from themis.jobs.faults import Findings, did_you_mean, keys_of, raise_first, short
+from themis.jobs.file_errors import Findings, did_you_mean, keys_of, raise_first, short
 from themis.model.specs import to_fields
-from themis.service.engine.changes import BUDGET, PLAIN, RESTART, Values, member_of, values_of, with_values
+from themis.report.accounts.days import local_zone
 from themis.service.engine.config import Budget, Config
-from themis.service.engine.machines import host_name
+from themis.service.engine.machine_changes import host_name
+from themis.service.engine.setting_changes import BUDGET, PLAIN, RESTART, Values, member_of, values_of, with_values
 from themis.service.operations.accounting import BudgetText
-from themis.service.operations.settings import (
+from themis.service.operations.service_settings import (
     NESTED,
     GroupText,
     OthersText,

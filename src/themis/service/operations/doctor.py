@@ -13,21 +13,21 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from themis.authority.contexts import day
 from themis.client import themis_pb2 as pb
 from themis.client.certificates import SOON_S, certificates
 from themis.client.client import Client
 from themis.client.home import read_endpoint, read_token
 from themis.client.trust import is_local
 from themis.errors import ThemisError, counted
-from themis.node.agent import trust
-from themis.node.gpus import nvml_gpus
-from themis.node.means import find
+from themis.machines.agent.gpus import nvml_gpus
+from themis.machines.agent.means import find
+from themis.machines.agent.node_agent import trust
 from themis.service.engine.config import ELSEWHERE, Config
 from themis.service.engine.integrity import check_there, verify
 from themis.service.engine.migrations import SCHEMA
 from themis.service.operations.rights import SHARED, WARNINGS
-from themis.service.operations.settings import load
+from themis.service.operations.service_settings import load
+from themis.trust.authority.contexts import day
 
 LEAST_FREE = 1 << 30
 CLUSTER = Path("/tmp/ray/ray_current_cluster")
@@ -211,7 +211,7 @@ HOLDS = {
     "namespace": "jobs are contained by PID namespaces: everything that a job started ends with it",
     "none": "jobs are not contained: a process that a job detached can outlive it if the job's supervisor is killed",
 }
-"""Of each way of containment (``node.cells``)."""
+"""Of each way of containment (``machines.agent.cells``)."""
 
 
 def _containment(home: Path, there: Running | ThemisError) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Calls to one host by ssh: what is there, the package, and the machine's side (``node.hosted``)."""
+"""Calls to one host by ssh: what is there, the package, and the machine's side (``machines.agent.hosted``)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import shlex
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from themis.node import hosted, landing
-from themis.service.operations.hosts import Host
+from themis.machines.agent import hosted, landing
 from themis.service.operations.payload import payload
 from themis.service.operations.ssh import MARK, Ssh, SshFault
+from themis.service.operations.ssh_hosts import Host
 
 CALL_S, SEND_S = 60.0, 300.0
 """For a call, and for one that sends the package or replaces an agent."""
@@ -105,7 +105,9 @@ def ask(ssh: Ssh, request: hosted.Request, verb: str) -> hosted.Seen:
     """
     python = f"{request.folder}/versions/{request.version}/bin/python"
     given = json.dumps(asdict(request)).encode()
-    answer = ssh.call([python, "-m", "themis.node.hosted", verb], given, CALL_S if verb == "look" else SEND_S)[-1]
+    answer = ssh.call(
+        [python, "-m", "themis.machines.agent.hosted", verb], given, CALL_S if verb == "look" else SEND_S
+    )[-1]
     seen = hosted.Seen(**json.loads(answer))
     if seen.error:
         raise SshFault("disk-full" if "No space left" in seen.error else "failed", f"{ssh.host}: {seen.error}")

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from themis.core.state import State
+from themis.machines.agent.removal import remove
 from themis.model.units import Seconds
-from themis.node.removal import remove
 from themis.service.engine.arbiter import Arbiter
 from themis.service.engine.config import Config
 from themis.service.engine.journal import Journal

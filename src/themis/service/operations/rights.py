@@ -18,7 +18,7 @@ WARNINGS = {
     "root": "jobs may run as root, so a user who may submit as root, or as an administrator, controls the machine; "
     "leave out --allow-root",
 }
-"""By the account that jobs run as (``node.messages.Hello``)."""
+"""By the account that jobs run as (``machines.agent.messages.Hello``)."""
 
 
 def explained(config: Config, others: int) -> str:

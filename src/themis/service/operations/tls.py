@@ -7,14 +7,14 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from themis.authority.contexts import ServerFiles
-from themis.authority.names import names_of
 from themis.client.home import Endpoint, joined
 from themis.service.api.grpc_server import is_loopback
 from themis.service.engine.config import Config
+from themis.trust.authority.contexts import ServerFiles
+from themis.trust.authority.names import names_of
 
 if TYPE_CHECKING:
-    from themis.service.api.certificates import Certificates
+    from themis.service.api.certificate_calls import Certificates
 
 FOLDER = "authority"
 """In the data directory."""
@@ -38,7 +38,7 @@ def certificates(home: Path, config: Config) -> Certificates | None:
     """
     if not encrypts(config):
         return None
-    from themis.service.api.certificates import Certificates
+    from themis.service.api.certificate_calls import Certificates
 
     own = None
     if config.tls_certificate:

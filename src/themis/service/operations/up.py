@@ -15,51 +15,51 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from themis.bundles.copies import Copies
-from themis.bundles.store import Store
 from themis.client.client import user_name
 from themis.client.home import Endpoint, make_token, owner_of, write_endpoint
 from themis.errors import InputError, counted
-from themis.executors.fleet import FleetExecutor, FleetSettings
-from themis.executors.hosts import NodeSettings
-from themis.executors.local import LocalExecutor
-from themis.executors.members import authority_folder, members_file
-from themis.executors.open_files import take_more
-from themis.executors.program import Programs
-from themis.executors.ray import NODE_ROOT, RayExecutor, RaySettings
-from themis.node.gpus import claim_all
-from themis.node.means import find
+from themis.machines.agent.gpus import claim_all
+from themis.machines.agent.means import find
+from themis.machines.bundles.copies import Copies
+from themis.machines.bundles.store import Store
+from themis.machines.engines.fleet import FleetExecutor, FleetSettings
+from themis.machines.engines.hosts import NodeSettings
+from themis.machines.engines.local import LocalExecutor
+from themis.machines.engines.members import authority_folder, members_file
+from themis.machines.engines.open_files import take_more
+from themis.machines.engines.program import Programs
+from themis.machines.engines.ray import NODE_ROOT, RayExecutor, RaySettings
+from themis.model.speed import ProfileBook
 from themis.policies.api import check_types, make_policy
-from themis.profiles.library import load_book
-from themis.profiles.speed import ProfileBook
 from themis.service.api.access import Access
 from themis.service.api.grpc_server import is_loopback, serve
 from themis.service.api.http_server import HttpServer, serve_http
 from themis.service.api.methods import Api
-from themis.service.api.settings import Door
+from themis.service.api.setting_calls import Door
 from themis.service.engine.arbiter import Arbiter
-from themis.service.engine.calls import Closed
+from themis.service.engine.arbiter_queue import LiveExecutor, Message, estimated_pace
 from themis.service.engine.config import Config
-from themis.service.engine.executor import LiveExecutor, Message, estimated_pace
 from themis.service.engine.integrity import check_there
 from themis.service.engine.journal import Journal
-from themis.service.engine.machines import find_hosts
+from themis.service.engine.machine_changes import find_hosts
+from themis.service.engine.pending_calls import Closed
 from themis.service.engine.repair import repair
-from themis.service.operations import oidc, rights, tls
+from themis.service.operations import oidc_setup, rights, tls
 from themis.service.operations.backups import back_up_apart
 from themis.service.operations.changing import changed
-from themis.service.operations.fleet import Fleet
-from themis.service.operations.hosts import Host
+from themis.service.operations.fleet_hosts import Fleet
 from themis.service.operations.lock import only_one
 from themis.service.operations.notify import Notifier, notifier
 from themis.service.operations.retention import keep_swept
+from themis.service.operations.ssh_hosts import Host
 from themis.service.operations.systemd import READY, STOPPING, report_state
 from themis.service.operations.watch import Watch
 from themis.service.web.console import Console
 from themis.service.web.routes import ROUTES
+from themis.traces.profiles.library import load_book
 
 if TYPE_CHECKING:
-    from themis.service.api.certificates import Certificates
+    from themis.service.api.certificate_calls import Certificates
 
 log = logging.getLogger("themis.service")
 
@@ -235,7 +235,7 @@ def start(home: Path, config: Config, reload: Callable[[], Config] | None = None
             certificates.refresh()
         return reload() if reload else config
 
-    signs_in = oidc.sign_ins(home, config.oidc, access, arbiter)
+    signs_in = oidc_setup.sign_ins(home, config.oidc, access, arbiter)
     api = Api(arbiter, home / "run", access, Door(changed, read_again, back_up_apart), certificates, signs_in)
     server: grpc.Server | None = None
     try:

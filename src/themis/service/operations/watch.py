@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from themis.errors import ThemisError
-from themis.service.operations.fleet import TOGETHER, Fleet, recent
-from themis.service.operations.hosts import Host
+from themis.service.operations.fleet_hosts import TOGETHER, Fleet, recent
+from themis.service.operations.ssh_hosts import Host
 
 log = logging.getLogger("themis.service")
 

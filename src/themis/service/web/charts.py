@@ -1,4 +1,4 @@
-"""Charts that the server draws: SVG without styles of its own, read by ``look/figures.js`` as the report's figures are.
+"""Charts that the server draws: SVG without styles of its own, read by ``report/look/figures.js`` as the report's figures are.
 
 ``Chart.svg`` carries ``data-axes``; a group of one user is ``g[data-series=uN]``, its legend entry ``button[data-key=uN]``.
 """

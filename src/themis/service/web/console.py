@@ -18,19 +18,19 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from themis.errors import InputError, ThemisError, UnknownName
-from themis.look.palette import colour_number, colour_numbers
-from themis.oidc.asking import ProviderDown
-from themis.oidc.tokens import SignInRefused
+from themis.report.look.palette import colour_number, colour_numbers
 from themis.service.api.access import Caller, Forbidden
 from themis.service.api.http_app import BODY_S, NO_STORE, Refused, Run, address_of, status_of
 from themis.service.api.methods import Api
 from themis.service.api.oidc import FLOW_S, Oidc
 from themis.service.api.submission import Limit
-from themis.service.engine.calls import Closed
+from themis.service.engine.pending_calls import Closed
 from themis.service.web.live import Live
 from themis.service.web.render import Renderer
 from themis.service.web.sessions import Session, Sessions, same
 from themis.service.web.static import Static
+from themis.trust.oidc.asking import ProviderDown
+from themis.trust.oidc.tokens import SignInRefused
 
 HOME = "/console"
 COOKIE, FLOW = "themis_session", "themis_sign_in"

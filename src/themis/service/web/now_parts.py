@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from themis.look.palette import colour_numbers
+from themis.report.look.palette import colour_numbers
 from themis.service.api.overview import Day, MachineRow, Overview
 from themis.service.web.render import Renderer
 

@@ -10,10 +10,10 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from themis import __version__
 from themis.model.units import Seconds
 from themis.service.web.charts import legend
 from themis.service.web.static import Static
+from themis.version import __version__
 
 
 class Renderer:

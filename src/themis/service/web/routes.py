@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from themis.service.web import admin, app, fairness, now, people, what_if
+from themis.service.web import admin, app, fairness_page, now, people, what_if_page
 from themis.service.web.console import Route
 
 ROUTES: tuple[Route, ...] = (
     *now.ROUTES,
     *app.ROUTES,
     *people.ROUTES,
-    *fairness.ROUTES,
-    *what_if.ROUTES,
+    *fairness_page.ROUTES,
+    *what_if_page.ROUTES,
     *admin.ROUTES,
 )
 """In the order of the navigation."""

@@ -6,9 +6,9 @@ from importlib.resources import files
 
 from starlette.responses import Response
 
-from themis import look
 from themis.errors import UnknownName
-from themis.look.palette import APP_COLOURS
+from themis.report import look
+from themis.report.look.palette import APP_COLOURS
 from themis.service.web.sessions import digest
 
 KINDS = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}

@@ -1,0 +1,197 @@
+"""Job files (``themis.jobs``) -> submit requests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from graphlib import TopologicalSorter
+from pathlib import Path
+from typing import Any
+
+from themis.client import themis_pb2 as pb
+from themis.client.sending import inside
+from themis.data_dir import default_home
+from themis.errors import InputError
+from themis.jobs import Built, Submission, build, parse, read_jobs
+from themis.jobs.build import PRIOR_S
+from themis.jobs.file_errors import raise_first
+from themis.jobs.runnable import shell_words
+from themis.machines.engines.program import Program
+from themis.model.dynamic import Dynamic
+from themis.model.speed import ProfileBook
+from themis.model.units import Seconds
+from themis.model.workload import App, CurveStopping, brackets_of
+from themis.traces.profiles.library import every_model
+
+Send = Callable[[str], str]
+"""Sends a folder, and returns the SHA-256 of its files."""
+
+
+def read_requests(
+    file: Path,
+    user: str = "",
+    *,
+    folder: Path | None = None,
+    unknown_work_s: Seconds = PRIOR_S,
+    send: Send | None = None,
+) -> list[pb.SubmitRequest]:
+    """The submissions of a file, in order, but each after its dependencies in the file.
+
+    Parameters
+    ----------
+    user : owner of the apps; empty for the caller.
+    folder : the folder that relative paths are relative to; by default the current one.
+    unknown_work_s : assumed duration of a job without estimates, in seconds on its fewest GPUs (``InfoReply``).
+    send : sends a folder and returns the SHA-256 of its files; None where that is not possible.
+
+    Raises
+    ------
+    InputError : the file is wrong; names the line.
+    """
+    book = every_model(default_home() / "profiles")
+    return _requests(read_jobs([file], folder=folder, book=book), user, unknown_work_s, book, send)
+
+
+def text_requests(
+    text: str,
+    source: str,
+    *,
+    user: str,
+    folder: str,
+    unknown_work_s: Seconds,
+    profiles: Path,
+    send: Send | None = None,
+) -> tuple[list[pb.SubmitRequest], list[str]]:
+    """The same of a text, and warnings; ``source`` is its name in messages, ``profiles`` the folder of own profiles.
+
+    Raises
+    ------
+    InputError : the text is wrong; names the line.
+    """
+    book = every_model(profiles)
+    reading = parse(text, source=source, folder=folder, book=book)
+    raise_first(reading.faults)
+    notes = [note for spec in reading.submissions for note in shell_words(spec)]
+    return _requests(reading.submissions, user, unknown_work_s, book, send), notes
+
+
+def _requests(
+    submissions: Iterable[Submission], user: str, unknown_work_s: Seconds, book: ProfileBook, send: Send | None
+) -> list[pb.SubmitRequest]:
+    specs = {spec.name: spec for spec in submissions}
+    waits = {name: [other.name for other in spec.after if other.name in specs] for name, spec in specs.items()}
+    order = TopologicalSorter(waits).static_order()
+    return [
+        to_request(specs[name], build(specs[name], user=user, prior_s=unknown_work_s, book=book), send)
+        for name in order
+    ]
+
+
+def to_submission(
+    written: Mapping[str, Any],
+    user: str,
+    *,
+    source: str,
+    folder: Path | None,
+    unknown_work_s: Seconds = PRIOR_S,
+    send: Send | None = None,
+) -> pb.SubmitRequest:
+    """One submission from the keys of a job file, as Python values.
+
+    Raises
+    ------
+    InputError : values are not as expected; names ``source`` and each key.
+    """
+    book = every_model(default_home() / "profiles")
+    try:
+        text = json.dumps(dict(written))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{source}: a value cannot be written to a job file: {error}.") from None
+    reading = parse(text, source=source, folder=str((folder or Path()).absolute()), book=book)
+    if reading.faults:
+        # The text has one line, so its number would say nothing.
+        raise InputError(f"{source}: {' '.join(fault.problem for fault in reading.faults)}")
+    (spec,) = reading.submissions
+    return to_request(spec, build(spec, user=user, prior_s=unknown_work_s, book=book), send)
+
+
+def to_request(spec: Submission, built: Built, send: Send | None = None) -> pb.SubmitRequest:
+    """A built submission as a message; its folder is sent with ``send``.
+
+    Raises
+    ------
+    InputError : it has a folder to send, and there is no way to send it, or the folder is wrong.
+    """
+    app = built.app
+    if spec.send and send is None:
+        raise InputError(
+            f"{spec.source}: the folder {spec.send!r} cannot be sent from here; submit with `themis submit`."
+        )
+    bundle = send(spec.send) if spec.send and send is not None else ""
+    request = pb.SubmitRequest(
+        name=app.name,
+        user=app.user,
+        weight=app.weight,
+        jobs=_jobs(spec, app, built.programs, bundle),
+        retries=spec.retries,
+    )
+    request.after.extend(pb.After(app=other.name, when=str(other.when)) for other in spec.after)
+    request.at_once = spec.at_once
+    if spec.walltime_s is not None:
+        request.walltime_s = spec.walltime_s
+    if spec.deadline_s is not None:
+        request.deadline_s = spec.deadline_s
+    for bracket in brackets_of(app.tuner):
+        request.brackets.brackets.add(rungs=[pb.Rung(jobs=r.jobs, steps=r.steps) for r in bracket.rungs])
+    if isinstance(app.tuner, CurveStopping):
+        t = app.tuner
+        request.curve.CopyFrom(
+            pb.CurveStopping(check_steps=t.check_steps, keep=t.keep, confidence=t.confidence, warmup=t.warmup)
+        )
+    if built.profile is not None:
+        p = built.profile
+        request.profile.CopyFrom(pb.Profile(slowdown=p.slowdown, checkpoint_s=p.checkpoint_s))
+        for (gpu_type, _), curve in p.curves.items():
+            request.profile.curves.add(gpu_type=gpu_type, gpus=curve.gpus, steps_per_s=curve.rate)
+    return request
+
+
+def _jobs(spec: Submission, app: App, programs: tuple[Program, ...], bundle: str) -> list[pb.Job]:
+    return [
+        pb.Job(
+            name=job.name,
+            model=job.model,
+            regimes=[pb.Regime(steps=r.steps, batch=r.batch) for r in job.regimes],
+            gpus_min=job.gpus_min,
+            gpus_max=job.gpus_max,
+            step_scale=job.step_scale,
+            gpu_types=job.gpu_types,
+            cpus=spec.cpus,
+            memory=spec.memory,
+            dynamic=_dynamic(job.dynamic),
+            program=pb.Program(
+                argv=p.argv,
+                cwd=inside(p.cwd, spec.send) if bundle else p.cwd,
+                env=p.env,
+                launch=p.launch,
+                grace_s=p.grace_s,
+                stop_signal=p.stop_signal,
+                checkpoint_dir=p.checkpoint_dir,
+                work_is_time=not p.own_steps,
+                bundle=bundle,
+                packages=p.packages,
+                modules=p.modules,
+                launcher=p.launcher,
+                checkpoint_url=p.checkpoint_url,
+                outputs=p.outputs,
+            ),
+        )
+        for job, p in zip(app.jobs, programs)
+    ]
+
+
+def _dynamic(dynamic: Dynamic | None) -> pb.Dynamic | None:
+    if dynamic is None:
+        return None
+    sizes = [pb.BatchSize(batch=batch, steps_per_epoch=steps) for batch, steps in dynamic.epoch_steps]
+    return pb.Dynamic(mode=str(dynamic.mode), sizes=sizes, regimes=dynamic.regimes)

@@ -1,0 +1,64 @@
+"""How long the GPUs of this machine's gangs do nothing, as NVML reports their utilisation: no kernel ran in its last sample."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from themis.machines.agent.messages import TaskIdle
+from themis.machines.agent.system import clock
+
+LOOK_S = 5.0
+"""Seconds between two looks; each stands for the time since the one before it, or for this long if that is less."""
+
+
+class Idleness:
+    """What NVML says of the utilisation of some GPUs, looked at now and then.
+
+    Parameters
+    ----------
+    devices : UUIDs of the machine's GPUs, by position; without any, nothing is measured.
+    """
+
+    def __init__(self, devices: Sequence[str]) -> None:
+        self.devices = tuple(devices)
+        self._due = self._before = 0.0
+        self._busy_at: dict[str, float] = {}
+        self._nvml: Any = None
+        if self.devices:
+            with contextlib.suppress(Exception):  # no package, no driver: virtual GPUs
+                import pynvml
+
+                pynvml.nvmlInit()
+                self._nvml = pynvml if hasattr(pynvml, "nvmlDeviceGetUtilizationRates") else None
+
+    def look(self, tasks: Mapping[str, tuple[int, ...]]) -> list[TaskIdle]:
+        """What to report of the tasks that run, by name with the positions of their GPUs; nothing between two looks."""
+        now = clock()
+        if self._nvml is None or now < self._due:
+            return []
+        passed, self._before, self._due = min(now - self._before, 2 * LOOK_S), now, now + LOOK_S
+        used = {slot: self._used(slot) for slot in sorted({slot for slots in tasks.values() for slot in slots})}
+        out = []
+        self._busy_at = {task: at for task, at in self._busy_at.items() if task in tasks}
+        for task, slots in tasks.items():
+            known = [used[slot] for slot in slots]
+            if None in known:
+                continue
+            new = task not in self._busy_at
+            if new or any(known):
+                self._busy_at[task] = now
+            idle = 0.0 if new else sum(passed for busy in known if not busy)
+            out.append(TaskIdle(task=task, gpu_seconds=idle, idle_s=now - self._busy_at[task]))
+        return out
+
+    def _used(self, slot: int) -> bool | None:
+        """Whether a kernel ran; None where NVML does not know, as of a part of a GPU (MIG)."""
+        if slot >= len(self.devices):
+            return None
+        try:
+            handle = self._nvml.nvmlDeviceGetHandleByUUID(self.devices[slot])
+            return bool(self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu > 0)
+        except self._nvml.NVMLError:
+            return None

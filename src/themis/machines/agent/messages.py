@@ -1,0 +1,447 @@
+"""What the arbiter and a node agent send each other: frozen dataclasses, independent of how they travel.
+
+    agent -> arbiter    Hello, Renew, TaskState, TaskReport, TaskRuns, TaskIdle, GpusOccupied, Fetch, FindCopy, Upload
+    arbiter -> agent    Lease, Prepare, Go, Stop, Forget, Piece, CopyFound, Uploaded
+    bridge  -> arbiter  NodeFound, NodeLeaves
+    arbiter -> bridge   EndNodes, NodeReleased
+
+Every message may be lost with its connection and every one may be repeated: both sides compare what should be with
+what is (``Hello`` lists every task) and send again what is missing. ``encode`` and ``decode`` give JSON objects.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from themis.errors import InputError
+
+PROTOCOL = 3
+"""Raised when one side no longer understands the other's last version. 2: files, packages, launchers and checkpoints of jobs.
+3: copies of checkpoints and outputs that the service keeps."""
+THROUGH_SERVICE = "themis://"
+"""The ``checkpoint_url`` of checkpoints that are copied through the service."""
+NEARLY_URL = re.compile(r"[a-z][a-z0-9+.-]{1,30}:/")
+"""What is neither the URL of a place for checkpoints nor likely a folder: a slash is missing."""
+PHASES = ("preparing", "prepared", "running", "stopping", "ended")
+
+
+class ProtocolError(InputError):
+    """The other side sent something that is not in the protocol."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSpec:
+    """One gang's ranks on one machine.
+
+    Attributes
+    ----------
+    task : name of this attempt of this job, unique for ever.
+    ranks : global ranks of the processes to start here; ``world_size`` counts them over all machines.
+    devices : the machine's GPUs of the gang, as CUDA_VISIBLE_DEVICES names them; empty names are not shown.
+    gpus : GPUs of the whole gang. ``machine`` : position of this machine in the gang, of ``machines``.
+    user : system user to run as; only an agent that runs as root can and must be told one.
+    grace_s : seconds between the stop signal and SIGKILL.
+    make_checkpoint_dir : the folder is the scheduler's own, for the agent to make and hand over; otherwise it is the
+        user's, made with the user's rights.
+    target : steps after which this attempt should end.
+    slots : positions of the gang's GPUs on this machine, from 0. cpus, memory : limits of all these ranks together, CPUs and
+        bytes; 0 for none.
+    bundle : SHA-256 of the archive of the job's files, empty for none; ``cwd`` is then a folder in it.
+    packages : file that describes packages, relative to ``cwd``. ``modules`` : to load. ``launcher`` : wraps the command.
+    checkpoint_url : where the first machine of the gang copies the checkpoint folder, empty for nowhere; the folder is then each
+        machine's own, below the agent's. ``copy_every_s`` : between two copies while it runs. ``copy_s`` : for one.
+    outputs : files and folders relative to ``cwd`` that the first machine copies to the service; only with a bundle.
+    setup_s : for fetching the bundle, and again for unpacking it and preparing the environment.
+    """
+
+    task: str
+    app: int
+    job: int
+    attempt: int
+    argv: tuple[str, ...]
+    cwd: str
+    env: Mapping[str, str]
+    user: str
+    ranks: tuple[int, ...]
+    world_size: int
+    devices: tuple[str, ...]
+    gpus: int
+    machine: int
+    machines: int
+    per_machine: bool
+    grace_s: float
+    stop_signal: str
+    checkpoint_dir: str
+    make_checkpoint_dir: bool
+    target: float
+    log_bytes: int
+    slots: tuple[int, ...] = ()
+    cpus: float = 0.0
+    memory: int = 0
+    bundle: str = ""
+    packages: str = ""
+    modules: tuple[str, ...] = ()
+    launcher: str = ""
+    setup_s: float = 0.0
+    checkpoint_url: str = ""
+    copy_every_s: float = 600.0
+    copy_s: float = 600.0
+    outputs: tuple[str, ...] = ()
+
+    @property
+    def through_service(self) -> bool:
+        """Whether the service keeps a copy of its checkpoints or outputs."""
+        return bool(self.outputs) or self.checkpoint_url == THROUGH_SERVICE
+
+    @property
+    def protocol(self) -> int:
+        """The oldest protocol whose agents know all that this task needs."""
+        if self.through_service:
+            return 3
+        return 2 if self.bundle or self.packages or self.modules or self.launcher or self.checkpoint_url else 1
+
+
+# ---- from the agent ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskState:
+    """A task's phase: preparing | prepared | running | stopping | ended, and once ended how.
+
+    Attributes
+    ----------
+    port : a free port of this machine, for MASTER_PORT if rank 0 runs here.
+    codes : exit codes by rank, a signal as minus its number; ``first`` the first that was not 0, None if all were.
+    cause : why its ranks stop: what ``Stop`` named, or lease | peer | keeper | lost | not_started |
+        absent (what the job names is not there) | machine (it lacked room or processes to start them) |
+        memory (they exceeded the job's memory).
+    saved : whether anything was written to the checkpoint folder.
+    """
+
+    task: str
+    phase: str
+    port: int = 0
+    cause: str = ""
+    codes: tuple[int, ...] = ()
+    first: int | None = None
+    killed: bool = False
+    saved: bool = False
+    seconds: float = 0.0
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renew:
+    """I am alive and want my lease renewed; counted so that the answer can be timed from when this was sent.
+
+    ``heard`` : of the last ``Lease`` that I have received; None from agents of before.
+    """
+
+    sequence: int
+    heard: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskReport:
+    """What rank 0 reported: steps done, steps in its checkpoint, loss, mean seconds per step lately (0: unknown)."""
+
+    task: str
+    steps: float
+    saved: float
+    loss: float | None = None
+    step_s: float = 0.0
+    reached: bool = False
+    """It did its target and ends now."""
+    epochs: float = 0.0
+    """Epochs done, and in the checkpoint; ``batch`` : global batch size that it trains with. 0 where it did not report it."""
+    saved_epochs: float = 0.0
+    batch: int = 0
+    unsaved: float = 0.0
+    """Steps at which it tried to save last and could not, 0 for none; more than ``saved`` if nothing was saved since."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRuns:
+    """The runs that rank 0 reported, last of each tracker: ``mlflow:ID``, ``wandb:ID``."""
+
+    task: str
+    runs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskIdle:
+    """Of a task's GPUs by NVML: GPU-seconds that they did nothing since the last message; seconds since any of them did."""
+
+    task: str
+    gpu_seconds: float
+    idle_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occupied:
+    """GPUs of this machine, by position, that cannot be given to a gang now: these processes live on them, or they are sick.
+
+    ``reason`` says why. ``whole`` : all GPUs of the machine.
+    """
+
+    gpus: tuple[int, ...]
+    pids: tuple[int, ...]
+    reason: str
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpusOccupied:
+    """All such GPUs of this machine as they stand now; empty once there are none."""
+
+    items: tuple[Occupied, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """First message of a connection: who I am and everything that I keep."""
+
+    node: str
+    trust: str
+    """per_user: jobs run as their submitters' system users | single: all as the agent's own | root: some may run as root."""
+    tasks: tuple[TaskState, ...] = ()
+    reports: tuple[TaskReport, ...] = ()
+    """What ranks reported so far, to be handled before how they ended; without a pace."""
+    niceness: int = 0
+    """Of the agent, and so of all that it starts: -20 to 19, above 0 whatever else runs there comes first."""
+    containment: str = ""
+    """Of gangs: cgroup | namespace | none (``machines.agent.cells``); empty from an agent of an earlier version."""
+    limits: tuple[str, ...] = ()
+    """What of jobs is limited there: memory, cpus."""
+    occupied: tuple[Occupied, ...] = ()
+    protocol: int = 1
+    """That the agent speaks: it leaves out what it does not know of a task, which must then not be given to it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetch:
+    """Send me what follows of a bundle from this byte on; answered by one ``Piece``, and not repeated before it came."""
+
+    bundle: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindCopy:
+    """Which copy does this task begin with? ``waited_s`` : since it was asked first."""
+
+    task: str
+    waited_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upload:
+    """A part of a task's copy: base64 of at most ``bundles.PIECE`` bytes from ``offset`` on; answered by one ``Uploaded``.
+
+    Attributes
+    ----------
+    number : of the copy, rising. ``size`` : bytes of the whole; 0: the task wrote nothing, or there is a ``problem``.
+    final : the ranks have ended, and no copy of this task follows.
+    """
+
+    task: str
+    number: int
+    offset: int
+    size: int
+    final: bool
+    data: str = ""
+    problem: str = ""
+
+
+# ---- from the arbiter -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """The machine may run jobs until ``lease_s`` after it sent the ``Renew`` of this sequence."""
+
+    sequence: int
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepare:
+    """Bring these ranks to where they can start at the same moment, and report it."""
+
+    spec: TaskSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Go:
+    """All machines are prepared: run. ``env`` is what only the whole gang could know (MASTER_ADDR, MASTER_PORT)."""
+
+    task: str
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Signal, wait for the grace, kill. A repeated stop may only shorten the grace."""
+
+    task: str
+    cause: str
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forget:
+    """The task's end is recorded; its folder may go (its log stays)."""
+
+    task: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A part of a bundle: base64 of at most ``bundles.PIECE`` bytes; ``size`` : of the whole, below 0 where it is not there.
+
+    ``problem`` : why there is none.
+    """
+
+    bundle: str
+    offset: int
+    size: int
+    data: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyFound:
+    """A task begins with this copy, empty for none. ``wait`` : the last one may still come, ask again. ``note`` : for its log."""
+
+    task: str
+    bundle: str
+    wait: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uploaded:
+    """A copy is here up to ``offset``; ``over``: all of it, or it is refused because of a ``problem``."""
+
+    task: str
+    number: int
+    offset: int
+    over: bool = False
+    problem: str = ""
+
+
+# ---- from and to a bridge, which reaches the agents of an engine's nodes ---------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFound:
+    """A machine of the engine's cluster whose GPUs are ours; ``address`` is where other machines' ranks reach it."""
+
+    node: str
+    gpus: int
+    gpu_type: str
+    rack: str
+    address: str
+    devices: tuple[str, ...] = ()
+    gpus_per_slot: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLeaves:
+    """The engine takes a machine away: at once where it died (``dead``), or in ``within_s`` seconds (0: no deadline)."""
+
+    node: str
+    dead: bool
+    within_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndNodes:
+    """To the bridge: agents end, and the machines' GPUs go back to the engine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReleased:
+    """To the bridge: no job is left on a machine that is to be removed."""
+
+    node: str
+
+
+Message: TypeAlias = (
+    Hello
+    | Renew
+    | TaskState
+    | TaskReport
+    | TaskRuns
+    | TaskIdle
+    | GpusOccupied
+    | Fetch
+    | Piece
+    | FindCopy
+    | CopyFound
+    | Upload
+    | Uploaded
+    | Lease
+    | Prepare
+    | Go
+    | Stop
+    | Forget
+    | NodeFound
+    | NodeLeaves
+    | EndNodes
+    | NodeReleased
+)
+_KINDS: dict[str, type] = {kind.__name__: kind for kind in typing.get_args(Message)}
+
+
+def encode(message: Message) -> dict[str, Any]:
+    """As a JSON object, the message's name under ``kind``."""
+    return {"kind": type(message).__name__, **dataclasses.asdict(message)}
+
+
+def decode(data: object) -> Message:
+    """The message of a JSON object.
+
+    Raises
+    ------
+    ProtocolError : an unknown kind, a missing field, a value of another type.
+    """
+    if not isinstance(data, dict) or data.get("kind") not in _KINDS:
+        raise ProtocolError(
+            f"a message is {str(data)[:200]!r}, expected an object whose kind is one of {', '.join(_KINDS)}."
+        )
+    message: Message = build(_KINDS[data["kind"]], {k: v for k, v in data.items() if k != "kind"})
+    return message
+
+
+def build(kind: type, data: Mapping[str, Any]) -> Any:
+    """A dataclass from the JSON object of its fields; unknown fields are left out, so that a newer side may send more."""
+    hints = typing.get_type_hints(kind)
+    given = {name: _value(kind, name, hints[name], data[name]) for name in hints if name in data}
+    try:
+        return kind(**given)
+    except TypeError as error:
+        raise ProtocolError(f"a {kind.__name__} message lacks fields: {error}.") from error
+
+
+def _value(kind: type, name: str, hint: Any, value: Any) -> Any:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is types.UnionType:
+        return None if value is None else _value(kind, name, args[0], value)
+    if origin is tuple and isinstance(value, list | tuple):
+        return tuple(_value(kind, name, args[0], item) for item in value)
+    if origin is not None and issubclass(origin, Mapping) and isinstance(value, dict):
+        return {str(k): _value(kind, name, args[1], v) for k, v in value.items()}
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type) and isinstance(value, dict):
+        return build(hint, value)
+    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if hint in (str, bool, int) and type(value) is hint:
+        return value
+    raise ProtocolError(f"{kind.__name__}.{name} is {str(value)[:200]!r}, expected {hint}.")

@@ -1,0 +1,272 @@
+"""A machine of a fleet: it dials the service over TLS, and carries bytes between the arbiter there and its node agent.
+
+    arbiter --- gateway ===TLS=== Remote --- Relay --- node agent --- supervisors --- ranks
+
+The service never dials a machine, so only the service needs an open port. A connection is one conversation of the agent: when
+either ends, the other does, and the machine dials again after a random wait. Jobs do not notice: their supervisors hold the lease.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import random
+import signal
+import ssl
+import sys
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from themis.errors import InputError, ThemisError
+from themis.machines.agent.channel import ChannelClosed
+from themis.machines.agent.frames import (
+    CONTROL,
+    DATA,
+    LOG,
+    VERSION,
+    Certificate,
+    EndAgent,
+    Frames,
+    Ping,
+    Pong,
+    Present,
+    Refused,
+    Welcome,
+    as_control,
+)
+from themis.machines.agent.identity import SERVER_NAME, expires, load, renew
+from themis.machines.agent.logfile import LogLines
+from themis.machines.agent.messages import PROTOCOL
+from themis.machines.agent.relay import Relay, physical
+from themis.trust.authority.contexts import client_context, day, in_words
+
+FIRST_WAIT_S, MOST_WAIT_S = 0.2, 10.0
+"""Between two connections; doubled each time that none came about, and between half and all of it at random."""
+HANDSHAKE_S = 10.0
+SILENT_S = 15.0
+"""The service sends something at least every few seconds; one that sends nothing for so long is gone."""
+ENDED = b'"ended"'
+"""In what an agent says of a task that ended."""
+LOGS_S = 1.0
+"""Between two looks at what ranks wrote."""
+
+
+class Turned(Exception):
+    """The connection is to be made again, and nothing is wrong."""
+
+
+class Denied(InputError):
+    """The service refuses this machine, and will refuse it again."""
+
+
+class Remote:
+    """The machine of a state folder."""
+
+    def __init__(self, state: Path) -> None:
+        self.state, self.machine = state, load(state)
+        self.relay: Relay | None = None
+        self.said = ""
+        self.wait_s = FIRST_WAIT_S
+        self.copying = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Until cancelled.
+
+        Raises
+        ------
+        Denied : the service refuses this machine for good. InputError : the machine's own folder, or its GPUs, are not in order.
+        """
+        at = f"{self.machine.host}:{self.machine.port}"
+        while True:
+            try:
+                await self._connection()
+            except Turned:
+                self.wait_s = FIRST_WAIT_S
+            except Denied:
+                raise
+            except ThemisError as error:
+                self._say(str(error))
+            except (OSError, EOFError, ChannelClosed) as error:
+                self._say(
+                    str(in_words(error, self.machine.host, self.machine.port, SERVER_NAME))
+                    if isinstance(error, ssl.SSLError | TimeoutError)
+                    else f"the connection to {at} is lost: {getattr(error, 'strerror', None) or error or type(error).__name__}."
+                )
+            await asyncio.sleep(self.wait_s * random.uniform(0.5, 1.0))
+            self.wait_s = min(2 * self.wait_s, MOST_WAIT_S)
+
+    def _say(self, sentence: str) -> None:
+        """On stderr, each sentence once until there was a connection."""
+        if sentence != self.said:
+            print(f"themis agent: {sentence}", file=sys.stderr, flush=True)
+        self.said = sentence
+
+    async def _connection(self) -> None:
+        machine = self.machine
+        context = client_context((self.state / "authority.pem").read_text(), self.state / "node.pem")
+        reader, writer = await asyncio.wait_for(
+            asyncio.open_connection(
+                machine.host, machine.port, ssl=context, server_hostname=SERVER_NAME, ssl_handshake_timeout=HANDSHAKE_S
+            ),
+            2 * HANDSHAKE_S,
+        )
+        try:
+            frames = Frames(reader, writer)
+            # The service speaks first, if it accepts the machine's certificate.
+            try:
+                await asyncio.wait_for(frames.read_control(), SILENT_S)
+            except (OSError, EOFError) as error:
+                raise InputError(self._refused()) from error
+            await frames.say(
+                Present(
+                    name=machine.name,
+                    gpus=self._gpus(),
+                    gpu_type=machine.gpu_type,
+                    protocol=PROTOCOL,
+                    devices=machine.devices,
+                    version=VERSION,
+                )
+            )
+            welcome = await asyncio.wait_for(frames.read_control(), SILENT_S)
+            if isinstance(welcome, Refused):
+                raise (Denied if welcome.final else InputError)(welcome.reason)
+            if isinstance(welcome, Welcome):
+                await self._converse(frames, welcome)
+        finally:
+            writer.transport.abort()
+
+    def _refused(self) -> str:
+        """Why the service closed the connection before it said a word."""
+        at, ends = f"{self.machine.host}:{self.machine.port}", expires(self.state)
+        again = f"on the service `themis agent remove {self.machine.name}`, then join it again with a new token"
+        if 0 < ends <= time.time():
+            return f"the certificate of this machine expired on {day(ends)}, or its clock is ahead: {again}."
+        return (
+            f"{at} refuses the certificate of this machine, which by this machine's clock is valid until {day(ends)}: the "
+            f"service's clock differs, or another authority issued it; then {again}."
+        )
+
+    def _gpus(self) -> int:
+        """GPUs that are here now, of those that joined."""
+        machine = self.machine
+        return len(set(physical()) & set(machine.devices)) if machine.devices else machine.gpus
+
+    async def _converse(self, frames: Frames, welcome: Welcome) -> None:
+        if self.said:
+            self._say(f"connected to {self.machine.host}:{self.machine.port} as {self.machine.name}.")
+            self.said = ""
+        relay = self._relay(welcome)
+        session = relay.open(self.machine.owner)
+        # What is sent is queued, for two tasks may not write a frame at the same time, nor wait for each other.
+        await first_of(self._up(relay, session, frames), self._down(relay, session, frames), self._logs(relay, frames))
+
+    def _relay(self, welcome: Welcome) -> Relay:
+        """The relay, which stays when a connection ends."""
+        options: tuple[str, ...] = ("--renew-s", str(welcome.renew_s), "--cache-bytes", str(welcome.cache_bytes))
+        options += ("--containment", welcome.containment)
+        options += ("--allow-root",) * welcome.allow_root
+        if self.relay is None:
+            machine = self.machine
+            self.relay = Relay(machine.name, machine.root, machine.owner, len(machine.devices), options)
+            self.relay.join_with(machine.devices)
+        self.relay.options = options
+        return self.relay
+
+    async def _up(self, relay: Relay, session: int, frames: Frames) -> None:
+        while True:
+            if data := await asyncio.to_thread(relay.receive, session):
+                if ENDED in data:
+                    # Who follows the output stops when the job has ended: all of it is there before.
+                    await self._send_logs(relay, frames)
+                await frames.send(DATA, data)
+
+    async def _down(self, relay: Relay, session: int, frames: Frames) -> None:
+        while True:
+            kind, data = await asyncio.wait_for(frames.read(), SILENT_S)
+            self.wait_s = FIRST_WAIT_S
+            if kind == DATA:
+                await asyncio.to_thread(relay.send, session, data)
+            elif kind == CONTROL:
+                match as_control(data):
+                    case Ping():
+                        await frames.say(Pong())
+                    case Certificate() as given:
+                        renew(self.state, given)
+                        raise Turned
+                    case EndAgent():
+                        relay.end()
+                    case Refused(reason=reason, final=final):
+                        raise (Denied if final else InputError)(reason)
+
+    async def _logs(self, relay: Relay, frames: Frames) -> None:
+        """What ranks wrote goes to the service, a moment later."""
+        while True:
+            await self._send_logs(relay, frames, rounds=1)
+            await asyncio.sleep(LOGS_S)
+
+    async def _send_logs(self, relay: Relay, frames: Frames, rounds: int = 64) -> None:
+        """Send what is new, a piece a round."""
+        async with self.copying:
+            for _ in range(rounds):
+                new = await asyncio.to_thread(relay.logs)
+                for path, anew, data in new:
+                    await frames.send(LOG, LogLines.packed(path, anew, data))
+                if not new:
+                    return
+
+
+async def first_of(*work: Coroutine[Any, Any, None]) -> None:
+    """Run these until the first ends, then end the others; raises what it raised."""
+    tasks = [asyncio.create_task(each) for each in work]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def serve(state: Path) -> None:
+    """Serve as the machine of this folder until SIGTERM or SIGINT; the agent and its jobs stay.
+
+    Raises
+    ------
+    InputError : the service refuses this machine, or something of it is not in order.
+    """
+    remote = Remote(state)
+    try:
+        asyncio.run(_until_told(remote))
+    finally:
+        if remote.relay is not None:
+            remote.relay.close()
+
+
+async def _until_told(remote: Remote) -> None:
+    task = asyncio.ensure_future(remote.run())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """``python -m themis.machines.agent.remote --state FOLDER``."""
+    parser = argparse.ArgumentParser(
+        prog="python -m themis.machines.agent.remote", description="Serve as a machine of a fleet."
+    )
+    parser.add_argument("--state", required=True, type=Path, help="folder of `themis agent join`")
+    try:
+        serve(parser.parse_args(arguments).state)
+    except ThemisError as error:
+        print(f"themis agent: {error}", file=sys.stderr, flush=True)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,283 @@
+"""``python -m themis.machines.engines.bridge``: the arbiter's way into a Ray cluster, a process of its own.
+
+For every node of Ray with GPUs it sees to a detached, named actor that holds those GPUs and runs a ``Relay``; for each
+it opens a connection to the arbiter's socket and carries bytes between the two, so that the arbiter talks to node agents
+as if they were here. On one more connection it reports which machines there are. Ray is transport and membership, nothing
+else; and because Ray ends a driver that loses its cluster, the driver is this process and not the arbiter.
+
+It ends with the arbiter; actors stay, for the next bridge to find by their names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import socket
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from themis.errors import InputError, ThemisError
+from themis.machines.agent.channel import short
+from themis.machines.agent.messages import PROTOCOL, EndNodes, Message, NodeLeaves, decode, encode
+from themis.machines.agent.relay import CHUNK
+from themis.machines.engines.ray_actor import NodeActor
+from themis.machines.engines.ray_nodes import RayNode, gpu_nodes
+
+POLL_S = 1.0
+"""Between two looks at the cluster and at what ranks wrote."""
+RETRY_S = 0.5
+NAMESPACE = "themis"
+
+
+@dataclass(slots=True)
+class Bridge:
+    """Everything between one arbiter and one Ray cluster.
+
+    Parameters
+    ----------
+    socket : where the arbiter listens. ``owner`` : its id. ``root`` : folder for agents, on each node.
+    mirror : where to copy what ranks write, so that it can be read here; None if ``root`` is a folder that all share.
+    options : of the agents.
+    """
+
+    socket: Path
+    owner: str
+    root: str
+    mirror: Path | None = None
+    options: tuple[str, ...] = ()
+    serving: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    """By Ray's node id."""
+    actors: dict[str, Any] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    leaving: set[str] = field(default_factory=set)
+    control: asyncio.StreamWriter | None = None
+    ending: bool = False
+    """No actor is to be there when this is over."""
+
+    async def run(self) -> None:
+        """Until the arbiter hangs up, or has the nodes ended."""
+        reader, self.control = await self._dial()
+        watch = asyncio.create_task(self._watch())
+        try:
+            while line := await reader.readline():
+                if isinstance(decode(json.loads(line)), EndNodes):
+                    await self._end_nodes(watch)
+                    break
+                if watch.done():
+                    break
+        finally:
+            watch.cancel()
+            for task in self.serving.values():
+                task.cancel()
+        if watch.done() and not watch.cancelled():
+            watch.result()
+
+    # ---- membership -----------------------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        while True:
+            nodes, draining = await asyncio.to_thread(gpu_nodes)
+            for node in nodes:
+                if node.id not in self.serving:
+                    await self._meet(node)
+            alive = {node.id for node in nodes}
+            for id in set(self.serving) - alive:
+                self.serving.pop(id).cancel()
+                self.actors.pop(id, None)
+                if id in self.names and self.names[id] not in {self.names.get(other) for other in self.serving}:
+                    self._say(NodeLeaves(node=self.names[id], dead=True))
+            for id, deadline in draining.items():
+                if id in self.names and id not in self.leaving:
+                    self.leaving.add(id)
+                    within = max(deadline - time.time(), 1.0) if deadline else 0.0
+                    self._say(NodeLeaves(node=self.names[id], dead=False, within_s=within))
+            await asyncio.sleep(POLL_S)
+
+    async def _meet(self, node: RayNode) -> None:
+        if node.name in {self.names.get(id) for id in self.serving}:
+            # Two nodes of one name would be one machine.
+            print(f"themis: node {node.id} is called {node.name!r} as another is; it is left out.", file=sys.stderr)
+            return
+        self.names[node.id] = node.name
+        self.serving[node.id] = asyncio.create_task(self._serve(node))
+
+    def _say(self, message: Message) -> None:
+        assert self.control is not None
+        self.control.write(json.dumps(encode(message)).encode() + b"\n")
+
+    # ---- one node -------------------------------------------------------------------------------------------------
+
+    async def _serve(self, node: RayNode) -> None:
+        """See to its actor, and to the conversation, for as long as the node is there."""
+        while True:
+            try:
+                actor = self.actors[node.id] = await asyncio.to_thread(self._actor, node)
+                facts = await actor.describe.remote()
+                if facts["protocol"] != PROTOCOL:
+                    raise InputError(
+                        f"node {node.name} speaks protocol {facts['protocol']}, the arbiter {PROTOCOL}; install the same Themis."
+                    )
+                session = await actor.open.remote(self.owner)
+                if node.id not in self.leaving:
+                    self._say(node.found(tuple(facts.get("devices", ()))))
+                await self._converse(actor, session)
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:
+                # Whatever Ray says of actors that died, moved or cannot be reached: begin again.
+                first = str(error).strip().splitlines() or [type(error).__name__]
+                print(f"themis: node {node.name}: {first[-1]}", file=sys.stderr, flush=True)
+            await asyncio.sleep(RETRY_S)
+
+    def _actor(self, node: RayNode) -> Any:
+        """The node's actor: the one that is there, or a new one."""
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        cls = ray.remote(NodeActor)
+        actor = cls.options(
+            name=f"themis-node-{node.id}",
+            namespace=NAMESPACE,
+            lifetime="detached",
+            get_if_exists=True,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
+            # All GPUs of the node, so that Ray gives them to no other actor; the agent assigns them.
+            num_cpus=0,
+            num_gpus=node.gpus,
+            max_restarts=-1,
+            max_task_retries=0,
+            max_concurrency=8,
+        ).remote(node.name, f"{self.root}/{node.name}", self.owner, node.gpus, self.options)
+        if self.ending:
+            # This thread was on its way already.
+            ray.kill(actor)
+        return actor
+
+    async def _converse(self, actor: Any, session: int) -> None:
+        reader, writer = await self._dial()
+        jobs = [
+            asyncio.create_task(self._up(actor, session, writer)),
+            asyncio.create_task(self._down(actor, session, reader)),
+        ]
+        if self.mirror is not None:
+            jobs.append(asyncio.create_task(self._copy_logs(actor)))
+        try:
+            done, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
+            for job in done:
+                job.result()
+        finally:
+            for job in jobs:
+                job.cancel()
+            writer.close()
+
+    async def _up(self, actor: Any, session: int, writer: asyncio.StreamWriter) -> None:
+        while True:
+            if data := await actor.receive.remote(session):
+                writer.write(data)
+                await writer.drain()
+
+    async def _down(self, actor: Any, session: int, reader: asyncio.StreamReader) -> None:
+        while data := await reader.read(CHUNK):
+            await actor.send.remote(session, data)
+
+    async def _copy_logs(self, actor: Any) -> None:
+        """What ranks write, a moment later, here."""
+        assert self.mirror is not None
+        while True:
+            facts = await actor.describe.remote()
+            for path, anew, data in await actor.logs.remote():
+                copy = self.mirror / Path(facts["root"]).name / path
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                if anew and copy.exists():
+                    copy.replace(copy.with_name(copy.name + ".1"))
+                with open(copy, "ab") as file:
+                    file.write(data)
+            await asyncio.sleep(POLL_S)
+
+    async def _dial(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        with short(self.socket) as name:
+            return await asyncio.open_unix_connection(name, limit=CHUNK * 4)
+
+    async def _end_nodes(self, watch: asyncio.Task[None]) -> None:
+        """Agents first, then the actors, whose GPUs are Ray's again."""
+        # A caller that finds an actor gone starts another, so no caller may look while they end; a node that is cut off takes long.
+        self.ending = True
+        for task in (watch, *self.serving.values()):
+            task.cancel()
+        await asyncio.gather(*map(self._end_node, self.actors.values()))
+
+    async def _end_node(self, actor: Any) -> None:
+        import ray
+
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(actor.end.remote(), 5.0)
+        with contextlib.suppress(Exception):
+            await asyncio.to_thread(ray.kill, actor)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run until the arbiter hangs up; exit code 2 and a sentence where Ray cannot be reached."""
+    parser = argparse.ArgumentParser(
+        prog="python -m themis.machines.engines.bridge", description="Reach a Ray cluster's nodes."
+    )
+    parser.add_argument("--connect", required=True, type=Path, help="the arbiter's socket")
+    parser.add_argument("--address", default="auto", help="of the Ray cluster")
+    parser.add_argument("--owner", required=True, help="id of the arbiter")
+    parser.add_argument("--root", required=True, help="folder for agents, on each node")
+    parser.add_argument("--mirror", type=Path, help="folder for copies of ranks' logs")
+    parser.add_argument("option", nargs="*", help="for the agents")
+    given = parser.parse_args(arguments)
+    try:
+        _join(given.address)
+        bridge = Bridge(given.connect, given.owner, given.root, given.mirror, tuple(given.option))
+        asyncio.run(bridge.run())
+    except ThemisError as error:
+        print(f"themis: {error}", file=sys.stderr, flush=True)
+        return 2
+    except (ConnectionError, FileNotFoundError):
+        # The arbiter is gone.
+        return 0
+    return 0
+
+
+def _join(address: str) -> None:
+    """Be a driver of the cluster. Ray reads its token from its own variables or file, as any of its drivers does.
+
+    Raises
+    ------
+    InputError : Ray is not installed, or no cluster answers.
+    """
+    _reach(address)
+    try:
+        import ray
+    except ImportError:
+        raise InputError("Ray is not installed here; pip install 'themis-scheduler[ray]'.") from None
+    try:
+        ray.init(
+            address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR", configure_logging=False
+        )
+    except Exception as error:
+        raise InputError(f"no Ray cluster answers at {address!r}: {' '.join(str(error).split())[:300]}") from None
+
+
+def _reach(address: str) -> None:
+    """Ray itself tries for minutes, also where the address cannot be one."""
+    if "://" in address or (":" not in address and address != "auto"):
+        raise InputError(
+            f"no Ray cluster answers at {address!r}: expected auto, or HOST:PORT as `ray start --head` says it."
+        )
+    host, _, port = address.rpartition(":")
+    if host and "/" not in host and port.isdecimal():
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), 10.0).close()
+        except OSError as error:
+            raise InputError(f"no Ray cluster answers at {address!r}: {error.strerror or error}.") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

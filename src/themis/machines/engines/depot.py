@@ -1,0 +1,127 @@
+"""Answers machines that fetch bundles and send copies: a thread reads and writes the disk, so that leases are renewed meanwhile.
+
+A machine asks for one piece, and for the next when that came. So at most one piece of each machine is on its way, and a renewal
+waits for at most one piece of each; nothing is remembered here, and a connection that is lost costs one question.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+
+from themis.errors import InputError
+from themis.machines.agent.messages import CopyFound, Fetch, FindCopy, Message, Piece, TaskSpec, Upload, Uploaded
+from themis.machines.bundles import PIECE
+from themis.machines.bundles.copies import Copies
+from themis.machines.bundles.store import Store
+
+SIGN_S = 30.0
+"""A machine that is not connected is awaited for so long, if the last copy of an attempt should come from it."""
+TASK = re.compile(r"job(\d{1,18})-attempt(\d{1,9})")
+
+
+class Depot:
+    """Where machines fetch bundles, and leave copies. ``answer`` : sends a machine a message; called in a thread of its own."""
+
+    def __init__(self, store: Store | None, copies: Copies | None, answer: Callable[[int, Message], None]) -> None:
+        self.store, self.copies, self.answer = store, copies, answer
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="themis-depot")
+
+    def fetch(self, machine: int, asked: Fetch, specs: Collection[TaskSpec]) -> None:
+        """Answer a question, later; ``specs`` : of the machine's tasks that have not ended, which gets no other files."""
+        if any(spec.bundle == asked.bundle or spec.through_service for spec in specs):
+            self._reader.submit(lambda: self.answer(machine, self.piece(asked, specs)))
+        else:
+            self.answer(machine, self._not_theirs(asked))
+
+    def find(self, machine: int, asked: FindCopy, spec: TaskSpec, node: str, connected: Callable[[str], bool]) -> None:
+        """Answer with which copy a task begins, later. ``connected`` : whether a machine of this name is."""
+        self._reader.submit(lambda: self.answer(machine, self.copy_of(asked, spec, node, connected)))
+
+    def keep(self, machine: int, node: str, sent: Upload) -> None:
+        """Take a piece of a copy, and answer, later."""
+        self._reader.submit(lambda: self.answer(machine, self.taken(node, sent)))
+
+    def connected(self, node: str, tasks: Collection[str]) -> None:
+        """A machine connected with these tasks: copies of others are not to be awaited from it."""
+        kept = {(int(m[1]), int(m[2])) for task in tasks if (m := TASK.fullmatch(task))}
+        if self.copies is not None:
+            copies = self.copies
+            self._reader.submit(lambda: copies.gone(node, kept))
+
+    def copy_of(self, asked: FindCopy, spec: TaskSpec, node: str, connected: Callable[[str], bool]) -> CopyFound:
+        """With which copy a task begins: the newest one, once the attempt before has sent its last, or will not."""
+        if self.copies is None:
+            return CopyFound(task=asked.task, bundle="")
+        note = ""
+        if before := self.copies.awaited(spec.job, spec.attempt):
+            waited = asked.waited_s
+            if waited < (spec.copy_s if connected(before) else min(SIGN_S, spec.copy_s)):
+                return CopyFound(task=asked.task, bundle="", wait=True)
+            note = f"the last copy of the attempt before, from {before}, did not arrive within {waited:.0f} s"
+        if spec.machine == 0:
+            self.copies.begin(spec.app, spec.job, spec.attempt, node)
+        newest = self.copies.newest(spec.job)
+        return CopyFound(task=asked.task, bundle=newest.sha256 if newest is not None else "", note=note)
+
+    def taken(self, node: str, sent: Upload) -> Uploaded:
+        """The answer to a piece of a copy."""
+        found = TASK.fullmatch(sent.task)
+        if self.copies is None or found is None:
+            return Uploaded(
+                task=sent.task, number=sent.number, offset=0, over=True, problem="this service keeps no copies"
+            )
+        try:
+            data = base64.b64decode(sent.data, validate=True)
+        except binascii.Error:
+            data = b""
+        offset, problem, over = self.copies.take(
+            node,
+            int(found[1]),
+            int(found[2]),
+            sent.number,
+            sent.offset,
+            max(sent.size, 0),
+            data,
+            final=sent.final,
+            problem=sent.problem[:500],
+        )
+        return Uploaded(task=sent.task, number=sent.number, offset=offset, over=over, problem=problem)
+
+    def piece(self, asked: Fetch, specs: Collection[TaskSpec]) -> Piece:
+        """The answer to a question."""
+        store = self._store_of(asked.bundle, specs)
+        if store is None:
+            return self._not_theirs(asked)
+        try:
+            size = store.size(asked.bundle)
+            if size is None or asked.offset < 0:
+                problem = f"bundle {asked.bundle[:12]} is no longer in the service's store; submit the job again"
+                return Piece(bundle=asked.bundle, offset=asked.offset, size=-1, problem=problem)
+            data = store.read(asked.bundle, asked.offset, PIECE)
+        except (OSError, InputError) as error:
+            problem = f"bundle {asked.bundle[:12]} cannot be read by the service: {error}"
+            return Piece(bundle=asked.bundle, offset=asked.offset, size=-1, problem=problem)
+        return Piece(bundle=asked.bundle, offset=asked.offset, size=size, data=base64.b64encode(data).decode())
+
+    def _not_theirs(self, asked: Fetch) -> Piece:
+        problem = f"no job of this machine has the bundle {asked.bundle[:12]}"
+        return Piece(bundle=asked.bundle, offset=asked.offset, size=-1, problem=problem)
+
+    def _store_of(self, name: str, specs: Collection[TaskSpec]) -> Store | None:
+        """Where an archive is that one of these tasks needs; None if none does."""
+        if any(spec.bundle == name for spec in specs):
+            return self.store
+        for spec in specs:
+            if self.copies is not None and spec.through_service:
+                newest = self.copies.newest(spec.job)
+                if newest is not None and newest.sha256 == name:
+                    return self.copies.store
+        return None
+
+    def close(self) -> None:
+        """Answer nothing more."""
+        self._reader.shutdown(wait=True, cancel_futures=True)

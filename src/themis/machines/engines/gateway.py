@@ -1,0 +1,428 @@
+"""``python -m themis.machines.engines.gateway``: the arbiter's door for the machines of a fleet, a process of its own.
+
+Machines dial it over TLS. It asks for a certificate of the service's authority, checks that the machine of that certificate
+is one that joined and that its agent speaks for no other, and then carries bytes between the machine and the arbiter's socket, so
+that the arbiter talks to node agents as if they were here. On one more connection to the arbiter it reports which machines there
+are. Whoever has no certificate may only join, with a token. It ends with the arbiter; machines dial again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import logging
+import ssl
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+from themis.errors import InputError, ThemisError
+from themis.machines.agent.channel import LONGEST, short
+from themis.machines.agent.frames import (
+    CONTROL,
+    DATA,
+    FIRST,
+    LOG,
+    VERSION,
+    Certificate,
+    EndAgent,
+    Frames,
+    Join,
+    Joined,
+    Ping,
+    Pong,
+    Present,
+    Refused,
+    Welcome,
+    as_control,
+)
+from themis.machines.agent.identity import SERVER_NAME
+from themis.machines.agent.messages import (
+    PROTOCOL,
+    EndNodes,
+    Message,
+    NodeFound,
+    NodeLeaves,
+    NodeReleased,
+    ProtocolError,
+    decode,
+    encode,
+)
+from themis.machines.agent.remote import first_of
+from themis.machines.engines.from_machines import checked, copy_log, own_hello
+from themis.machines.engines.members import LEAVING, LISTEN, REMOVED, Member, Members, NotAllowed
+from themis.trust.authority.ca import RENEW_AT, Authority
+from themis.trust.authority.contexts import Peer, Untrusted, peer_of, server_context
+from themis.trust.authority.contexts import load as load_files
+from themis.trust.authority.entrance import Entrance, listeners
+
+POLL_S, HEARD_S = 1.0, 10.0
+"""Between two looks at the file of members, and between two notes there of which machines are connected."""
+PING_S, SILENT_S = 4.0, 15.0
+FIRST_S = 10.0
+"""A caller says who it is within this time."""
+ALIVE_S = 3.0
+"""A machine that is connected answers within this time; otherwise its next connection takes its place."""
+MOST_CALLERS = 2000
+MOST_STRANGERS = 256
+"""Callers after their handshake that have not said who they are; for one more, the oldest is closed."""
+QUEUED = 512
+"""Connections that the system keeps until they are accepted."""
+CHUNK = 1 << 18
+log = logging.getLogger("themis.gateway")
+
+
+@dataclass(eq=False, slots=True)
+class Link:
+    """A machine that is connected."""
+
+    member: Member
+    peer: Peer
+    frames: Frames
+    address: str
+    heard: float = field(default_factory=time.monotonic)
+    pong: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(slots=True)
+class Gateway:
+    """Everything between one arbiter and its machines.
+
+    Parameters
+    ----------
+    socket : where the arbiter listens. ``owner`` : its id. ``mirror`` : where copies of ranks' logs go, by machine.
+    days : that certificates of machines are valid for. ``welcome`` : how their agents should run.
+    """
+
+    socket: Path
+    owner: str
+    members: Members
+    authority: Authority
+    welcome: Welcome
+    mirror: Path
+    days: float
+    links: dict[str, Link] = field(default_factory=dict)
+    callers: int = 0
+    strangers: dict[asyncio.StreamWriter, None] = field(default_factory=dict)
+    """Connections that have not said who they are, the oldest first."""
+    control: asyncio.StreamWriter | None = None
+
+    async def run(self, host: str, port: int) -> None:
+        """Until the arbiter hangs up."""
+        reader, self.control = await self._dial()
+        files = self.authority.server([SERVER_NAME], file="agents.pem")
+        context = server_context(files)
+        # Who has no certificate yet may join; OpenSSL refuses one that is not valid.
+        context.verify_mode = ssl.CERT_OPTIONAL
+        context.load_verify_locations(self.authority.path)
+        try:
+            sockets = listeners(host, port, QUEUED)
+        except OSError as error:
+            why = str(error.strerror).partition(" (while")[0]
+            raise InputError(
+                f"machines cannot be served on {host}:{port}: {why}. Choose another address with the setting listen."
+            ) from None
+        name = sockets[0].getsockname()
+        self.members.note(LISTEN, f"{name[0]}:{name[1]}")
+        log.warning("machines are served on %s:%s", name[0], name[1])
+        entrances = [Entrance(one, context, self._protocol, handshake_s=FIRST_S) for one in sockets]
+        for entrance in entrances:
+            entrance.start()
+        try:
+            await first_of(self._obey(reader), self._watch(context))
+        finally:
+            for entrance in entrances:
+                await entrance.close()
+
+    def _protocol(self) -> asyncio.BaseProtocol:
+        return asyncio.StreamReaderProtocol(asyncio.StreamReader(), self._called)
+
+    async def _obey(self, reader: asyncio.StreamReader) -> None:
+        """What the arbiter asks for."""
+        while line := await reader.readline():
+            match decode(json.loads(line)):
+                case EndNodes():
+                    for link in list(self.links.values()):
+                        with contextlib.suppress(OSError):
+                            await asyncio.wait_for(link.frames.say(EndAgent()), 2.0)
+                    return
+                case NodeReleased(node=name):
+                    self.members.remove(name)
+                case _:
+                    pass
+
+    async def _watch(self, context: ssl.SSLContext) -> None:
+        """See to machines that are to leave, to certificates that end, and to connections that went silent."""
+        renewed = noted = time.monotonic()
+        while True:
+            members = {member.name: member for member in self.members.all()}
+            for member in members.values():
+                if member.state == LEAVING:
+                    self._report(NodeLeaves(node=member.name, dead=False))
+            for name, link in list(self.links.items()):
+                if name not in members or members[name].state == REMOVED:
+                    await self._end(link, f"machine {name} was removed from the service.", final=True)
+                elif time.monotonic() > link.heard + SILENT_S:
+                    log.warning("machine %s: silent for %.0f s; the connection is closed", name, SILENT_S)
+                    link.frames.writer.transport.abort()
+            await asyncio.gather(*map(self._keep, list(self.links.values())))
+            if self.links and time.monotonic() > noted + HEARD_S:
+                noted = time.monotonic()
+                self.members.heard(list(self.links))
+            if time.monotonic() > renewed + 3600.0:
+                renewed = time.monotonic()
+                load_files(context, self.authority.server([SERVER_NAME], file="agents.pem"))
+            await asyncio.sleep(POLL_S)
+
+    async def _keep(self, link: Link) -> None:
+        """Ask whether a machine is there; give it its next certificate where it is time."""
+        with contextlib.suppress(OSError, TimeoutError):
+            if time.monotonic() > link.heard + PING_S:
+                await asyncio.wait_for(link.frames.say(Ping()), 1.0)
+            if link.peer.expires - self.members.clock() < RENEW_AT * self.days * 86400.0:
+                made = self.authority.issue_node(link.peer.name, self.days)
+                self.members.renew(link.peer.name, made.serial, made.expires)
+                await link.frames.say(
+                    Certificate(certificate=made.certificate_pem, key=made.key_pem, expires=made.expires)
+                )
+                log.warning("machine %s: another certificate", link.peer.name)
+
+    def _report(self, message: Message) -> None:
+        assert self.control is not None
+        self.control.write(json.dumps(encode(message)).encode() + b"\n")
+
+    # ---- callers --------------------------------------------------------------------------------------------------
+
+    async def _called(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection, from its handshake on."""
+        frames = Frames(reader, writer)
+        address = str((writer.get_extra_info("peername") or ("?",))[0])
+        self.callers += 1
+        self.strangers[writer] = None
+        try:
+            if self.callers > MOST_CALLERS:
+                raise InputError(f"{MOST_CALLERS} machines are connected, which is the most that the service takes.")
+            if len(self.strangers) > MOST_STRANGERS:
+                oldest = next(iter(self.strangers))
+                del self.strangers[oldest]
+                oldest.transport.abort()
+            # The service speaks first: a machine that hears nothing knows that TLS refused its certificate.
+            await frames.say(Ping())
+            await self._serve(frames, address)
+        except ThemisError as error:
+            log.warning("%s: %s", address, error)
+            await self._refuse(frames, str(error), final=isinstance(error, NotAllowed | Untrusted))
+        except (OSError, EOFError, TimeoutError):
+            pass
+        finally:
+            self.callers -= 1
+            self.strangers.pop(writer, None)
+            writer.transport.abort()
+
+    async def _serve(self, frames: Frames, address: str) -> None:
+        first = await asyncio.wait_for(frames.read_control(FIRST), FIRST_S)
+        self.strangers.pop(frames.writer, None)
+        peer = None
+        if frames.writer.get_extra_info("peercert"):
+            peer = peer_of(cast(ssl.SSLSocket, frames.writer.get_extra_info("ssl_object")))
+        if not isinstance(first, Join | Present):
+            raise ProtocolError(f"a connection begins with {type(first).__name__}, expected Join or Present.")
+        if first.version != VERSION:
+            raise NotAllowed(
+                f"the machine's Themis speaks version {first.version} of the protocol, the service's {VERSION}; install the same."
+            )
+        if isinstance(first, Join):
+            await self._join(first, frames, address)
+        elif peer is None:
+            raise NotAllowed("the machine shows no certificate; join it with a token.")
+        else:
+            await self._present(first, peer, frames, address)
+
+    async def _join(self, join: Join, frames: Frames, address: str) -> None:
+        checked(join)
+        made = self.authority.issue_node(join.name, self.days)
+        member = self.members.admit(join, made.serial, made.expires, address)
+        log.warning("machine %s joined from %s with %d GPUs %s", member.name, address, member.gpus, member.gpu_type)
+        await frames.say(
+            Joined(
+                owner=self.owner,
+                rack=member.rack,
+                certificate=made.certificate_pem,
+                key=made.key_pem,
+                expires=made.expires,
+            )
+        )
+        frames.writer.close()
+        with contextlib.suppress(OSError, TimeoutError):
+            await asyncio.wait_for(frames.writer.wait_closed(), FIRST_S)
+
+    async def _present(self, there: Present, peer: Peer, frames: Frames, address: str) -> None:
+        if there.name != peer.name:
+            raise NotAllowed(
+                f"the certificate is of machine {peer.name}, and its agent says that it is {there.name!r}."
+            )
+        if peer.expires <= self.members.clock():
+            raise NotAllowed(f"the certificate of machine {peer.name} has expired; join it with a new token.")
+        if there.protocol != PROTOCOL:
+            raise NotAllowed(
+                f"the agent of {peer.name} speaks protocol {there.protocol}, the service {PROTOCOL}; install the same Themis."
+            )
+        await self._alone(peer)
+        member = self.members.entering(peer.name, peer.serial, address)
+        # Of GPUs that are missing, the agent says which; of mere slots, there are fewer.
+        other = (there.gpu_type, there.devices) != (member.gpu_type, member.devices)
+        if other or not 1 <= there.gpus <= member.gpus:
+            raise InputError(
+                f"machine {peer.name} joined with {member.gpus} GPUs {member.gpu_type}, and its agent reports {there.gpus} "
+                f"{there.gpu_type}{'' if there.devices == member.devices else ' with other UUIDs'}; repair it, or remove it and "
+                "join it again."
+            )
+        link = self.links[peer.name] = Link(member, peer, frames, address)
+        try:
+            await frames.say(self.welcome)
+            if member.state != LEAVING:
+                self._report(
+                    NodeFound(
+                        node=member.name,
+                        gpus=member.gpus if member.devices else there.gpus,
+                        gpu_type=member.gpu_type,
+                        rack=member.rack,
+                        address=address,
+                        devices=member.devices,
+                        gpus_per_slot=member.slot,
+                    )
+                )
+            await self._converse(link)
+        finally:
+            if self.links.get(peer.name) is link:
+                del self.links[peer.name]
+
+    async def _alone(self, peer: Peer) -> None:
+        """One certificate serves one agent at a time; a connection whose machine is gone gives way.
+
+        Raises
+        ------
+        NotAllowed : the other one is alive.
+        """
+        link = self.links.get(peer.name)
+        if link is None:
+            return
+        link.pong.clear()
+        with contextlib.suppress(OSError, TimeoutError):
+            await asyncio.wait_for(link.frames.say(Ping()), ALIVE_S)
+            await asyncio.wait_for(link.pong.wait(), ALIVE_S)
+        if link.pong.is_set() and self.links.get(peer.name) is link:
+            raise NotAllowed(
+                f"machine {peer.name} is connected already, from {link.address}: its certificate serves one agent only. Join "
+                "each machine with a token of its own."
+            )
+        link.frames.writer.transport.abort()
+
+    async def _refuse(self, frames: Frames, reason: str, *, final: bool) -> None:
+        with contextlib.suppress(OSError, TimeoutError):
+            await asyncio.wait_for(frames.say(Refused(reason=reason, final=final)), 2.0)
+            frames.writer.close()
+            await asyncio.wait_for(frames.writer.wait_closed(), 2.0)
+
+    async def _end(self, link: Link, reason: str, *, final: bool) -> None:
+        await self._refuse(link.frames, reason, final=final)
+        link.frames.writer.transport.abort()
+
+    # ---- one machine ----------------------------------------------------------------------------------------------
+
+    async def _converse(self, link: Link) -> None:
+        reader, writer = await self._dial()
+        try:
+            await first_of(self._up(link, writer), self._down(link, reader))
+        finally:
+            writer.close()
+
+    async def _up(self, link: Link, writer: asyncio.StreamWriter) -> None:
+        """From the machine to the arbiter; the first line must be this machine's own."""
+        begin: bytes | None = b""
+        while True:
+            kind, data = await link.frames.read()
+            link.heard = time.monotonic()
+            link.pong.set()
+            if kind == LOG:
+                await asyncio.to_thread(copy_log, self.mirror, link.member.name, data)
+            elif kind == CONTROL:
+                if not isinstance(as_control(data), Pong):
+                    raise ProtocolError(f"machine {link.member.name} sends what is no answer.")
+            elif kind == DATA:
+                if begin is not None:
+                    begin += data
+                    if b"\n" not in begin:
+                        if len(begin) > LONGEST:
+                            raise ProtocolError(f"machine {link.member.name} sends no Hello.")
+                        continue
+                    if own_hello(link.member.name, begin).protocol < PROTOCOL:
+                        # It outlived an upgrade of its machine, which starts another one now.
+                        await link.frames.say(EndAgent())
+                        raise ProtocolError(f"machine {link.member.name}: its node agent is older than its Themis.")
+                    data, begin = begin, None
+                writer.write(data)
+                await writer.drain()
+
+    async def _down(self, link: Link, reader: asyncio.StreamReader) -> None:
+        while data := await reader.read(CHUNK):
+            await link.frames.send(DATA, data)
+
+    async def _dial(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        with short(self.socket) as name:
+            return await asyncio.open_unix_connection(name, limit=CHUNK * 4)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run until the arbiter hangs up; exit code 2 and a sentence where the address cannot be served."""
+    parser = argparse.ArgumentParser(
+        prog="python -m themis.machines.engines.gateway", description="Serve machines over TLS."
+    )
+    parser.add_argument("--connect", required=True, type=Path, help="the arbiter's socket")
+    parser.add_argument("--listen", required=True, help="HOST:PORT for machines")
+    parser.add_argument("--members", required=True, type=Path, help="file of the machines that joined")
+    parser.add_argument("--authority", required=True, type=Path, help="folder of the certificate authority")
+    parser.add_argument("--owner", required=True, help="id of the arbiter")
+    parser.add_argument("--mirror", required=True, type=Path, help="folder for copies of ranks' logs")
+    parser.add_argument("--days", type=float, required=True, help="that certificates of machines are valid for")
+    parser.add_argument("--renew-s", type=float, required=True, help="of agents")
+    parser.add_argument("--cache-bytes", type=int, required=True, help="of agents")
+    parser.add_argument("--containment", required=True, help="of agents")
+    parser.add_argument("--allow-root", action="store_true", help="of agents")
+    given = parser.parse_args(arguments)
+    logging.basicConfig(format="%(asctime)s %(message)s", stream=sys.stderr)
+    members = Members(given.members)
+    try:
+        gateway = Gateway(
+            given.connect,
+            given.owner,
+            members,
+            Authority.open(given.authority),
+            Welcome(
+                renew_s=given.renew_s,
+                cache_bytes=given.cache_bytes,
+                containment=given.containment,
+                allow_root=given.allow_root,
+            ),
+            given.mirror,
+            given.days,
+        )
+        host, _, port = given.listen.rpartition(":")
+        asyncio.run(gateway.run(host.strip("[]"), int(port)))
+    except ThemisError as error:
+        print(f"themis: {error}", file=sys.stderr, flush=True)
+        return 2
+    except (ConnectionError, FileNotFoundError):
+        # The arbiter is gone.
+        return 0
+    finally:
+        members.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""GPUs that a gang holds and does not use: by NVML where machines have it, else by the job's own reports of steps."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from themis.machines.agent.messages import TaskIdle, TaskReport
+from themis.machines.engines.program import GangIdle
+from themis.model.events import Grant
+from themis.model.units import GpuSeconds, Seconds
+
+SLOW = 3.0
+"""Steps that a job may take longer than before until it counts as idle, in multiples of its mean step."""
+
+
+@dataclass(slots=True)
+class IdleGang:
+    """What is known of one gang.
+
+    Attributes
+    ----------
+    added : GPU-seconds since the last ``GangIdle``. ``by_machine`` : how long each machine's GPUs did nothing, by NVML.
+    moved_at : when its steps rose last; not a number before it reported any.
+    """
+
+    added: GpuSeconds = 0.0
+    by_machine: dict[int, Seconds] = field(default_factory=dict)
+    steps: float = 0.0
+    step_s: Seconds = 0.0
+    moved_at: Seconds = math.nan
+    counted_to: Seconds = math.nan
+    said_at: Seconds = -math.inf
+    said: Seconds = 0.0
+
+    def measured(self, machine: int, message: TaskIdle) -> None:
+        """NVML reported."""
+        self.added += message.gpu_seconds
+        self.by_machine[machine] = message.idle_s
+
+    def reported(self, report: TaskReport, now: Seconds) -> None:
+        """The job reported; steps that do not rise are no sign of work."""
+        self.step_s = max(self.step_s, report.step_s)
+        if math.isnan(self.moved_at) or report.steps > self.steps:
+            self.steps, self.moved_at = report.steps, now
+
+    def look(self, grant: Grant, now: Seconds, *, after_s: Seconds, every_s: Seconds) -> GangIdle | None:
+        """What to report, at most each ``every_s``; ``after_s`` : a job without a report of new steps for so long is idle."""
+        if self.by_machine:
+            by, idle_s = "nvml", min(self.by_machine.values())
+        elif math.isnan(self.moved_at):
+            return None  # it never reported a step, so nothing is known
+        else:
+            by, idle_s = "reports", now - self.moved_at
+            if idle_s < max(after_s, SLOW * self.step_s):
+                idle_s = 0.0
+            else:
+                since = self.moved_at if math.isnan(self.counted_to) else max(self.counted_to, self.moved_at)
+                self.added += len(grant.gpus) * (now - since)
+                self.counted_to = now
+        # The end of idle time is reported too.
+        if now < self.said_at + every_s or (self.added <= 0 and idle_s <= 0 and self.said <= 0):
+            return None
+        added, self.added, self.said, self.said_at = self.added, 0.0, idle_s, now
+        return GangIdle(app=grant.app, job=grant.job, attempt=grant.attempt, gpu_seconds=added, idle_s=idle_s, by=by)

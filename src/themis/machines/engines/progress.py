@@ -1,0 +1,63 @@
+"""What a report of a running gang means: a measurement of its speed, and its progress for the core."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from themis.machines.agent.messages import TaskReport
+from themis.machines.engines.gang import Gang
+from themis.machines.engines.program import Measurement
+from themis.model.events import BatchChanged, Event, JobProgress, LossReported
+from themis.model.units import Locality, Seconds
+from themis.model.workload import CurveStopping
+
+
+def measurement(
+    gang: Gang, report: TaskReport, now: Seconds, *, sharing: Sequence[Gang], gpu_type: str
+) -> Measurement | None:
+    """The speed since the gang's last report; None where that is the speed of nothing in particular.
+
+    Parameters
+    ----------
+    sharing : gangs that are on its GPUs too. ``gpu_type`` : of its GPUs.
+    """
+    # A mean over steps of two batch sizes is the speed of neither.
+    if report.step_s <= 0 or (gang.batch and gang.training_batch != gang.batch):
+        return None
+    begun, gang.reported_at = max(gang.reported_at, gang.since), now
+    if gang.neighbours_at > begun:
+        return None
+    partner = sharing[0] if sharing else None
+    return Measurement(
+        job=gang.grant.job,
+        attempt=gang.grant.attempt,
+        model=gang.job.model,
+        gpu_type=gpu_type,
+        gpus=len(gang.grant.gpus),
+        locality=Locality(gang.grant.locality),
+        steps_per_s=1.0 / (report.step_s * gang.model_steps),
+        batch=gang.training_batch,
+        partner=partner.job.model if partner else "",
+        partner_batch=partner.training_batch if partner else 0,
+    )
+
+
+def progress_events(gang: Gang, report: TaskReport, now: Seconds, *, every_s: Seconds) -> list[Event]:
+    """For the core: a change of batch size; a loss where curve stopping wants one, else the steps, each ``every_s`` at most."""
+    out: list[Event] = []
+    job, attempt = gang.grant.job, gang.grant.attempt
+    steps = min(gang.progress(report)[0], gang.grant.target)
+    tuner, dynamic = gang.app.tuner, gang.job.dynamic
+    if dynamic and dynamic.hidden and report.batch not in (0, gang.batch):
+        # Each attempt reports where it begins: the one before may have ended before its last change arrived.
+        gang.batch = report.batch
+        out.append(BatchChanged(job=job, attempt=attempt, steps=steps, batch=report.batch))
+    if isinstance(tuner, CurveStopping) and report.loss is not None and steps < gang.grant.target:
+        check = int(steps / tuner.check_steps + 1e-6)
+        if check > gang.check:
+            gang.check = check
+            out.append(LossReported(job=job, attempt=attempt, steps=steps, loss=report.loss))
+    elif now >= gang.progress_at + every_s and steps > 0:
+        gang.progress_at = now
+        out.append(JobProgress(job=job, attempt=attempt, steps=steps))
+    return out

@@ -1,0 +1,95 @@
+"""Jobs on a Ray cluster: machines are Ray's nodes, and their agents are reached through actors.
+
+    core --submit--> RayExecutor --messages--> bridge === actors === node agents --> supervisors --> ranks
+
+Ray itself is only in the bridge, another process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from themis.machines.agent.means import AUTO
+from themis.machines.bundles.copies import Copies
+from themis.machines.bundles.store import Store
+from themis.machines.engines.bridged import BridgedExecutor
+from themis.machines.engines.endings import Pace
+from themis.machines.engines.hosts import NodeSettings
+from themis.machines.engines.program import Note, Programs
+from themis.model.events import Event
+
+NODE_ROOT = "/var/tmp/themis"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaySettings:
+    """How to reach a Ray cluster.
+
+    Attributes
+    ----------
+    address : as ``ray.init`` takes it. ``owner`` : this arbiter's id; nodes that another holds are left alone.
+    node_root : folder for tasks and logs on each node, on a disk of its own.
+    """
+
+    address: str = "auto"
+    owner: str = ""
+    node_root: str = NODE_ROOT
+
+
+class RayExecutor(BridgedExecutor):
+    """Gangs as processes on the nodes of a Ray cluster; ``ray`` : how to reach it, the rest as for ``BridgedExecutor``."""
+
+    nobody = "the bridge to Ray ended without a word."
+
+    def __init__(
+        self,
+        root: Path,
+        programs: Programs,
+        emit: Callable[[Event], None],
+        note: Callable[[Note], None] = lambda note: None,
+        *,
+        ray: RaySettings,
+        settings: NodeSettings | None = None,
+        pace: Pace | None = None,
+        allow_root: bool = False,
+        containment: str = AUTO,
+        bundles: Store | None = None,
+        copies: Copies | None = None,
+    ) -> None:
+        super().__init__(
+            root,
+            programs,
+            emit,
+            note,
+            settings=settings,
+            pace=pace,
+            allow_root=allow_root,
+            containment=containment,
+            bundles=bundles,
+            copies=copies,
+        )
+        self.ray = ray
+
+    def bridge_words(self) -> Sequence[str]:
+        """As for ``BridgedExecutor``."""
+        own = self.root / "nodes"
+        mirror = [] if Path(self.ray.node_root) == own else ["--mirror", str(own)]
+        options = ["--renew-s", str(self.settings.renew_s), "--cache-bytes", str(self.settings.cache_bytes)]
+        options += ["--containment", self.containment]
+        return [
+            "themis.machines.engines.bridge",
+            "--connect",
+            str(self.root / "arbiter" / "agents.sock"),
+            "--address",
+            self.ray.address,
+            "--owner",
+            self.ray.owner,
+            "--root",
+            self.ray.node_root,
+            *mirror,
+            "--",
+            *options,
+            *["--allow-root"] * self.allow_root,
+        ]

@@ -1,0 +1,50 @@
+"""Deal an offer to apps in a given order, each its whole demand: the skeleton of every priority policy."""
+
+from __future__ import annotations
+
+from themis.model.answers import Solved
+from themis.model.snapshot import Snapshot
+from themis.model.units import Int
+from themis.policies.placement.blind import Placing
+from themis.policies.placement.grants import Allocator, demand_of, lease_end, waiting_apps
+
+
+def in_order(snapshot: Snapshot, order: Int, placement: Placing = Placing.PACKED) -> Solved:
+    """Grants for app rows in ``order``; what does not fit is passed over.
+
+    Where an elastic gang declines GPUs that are too far away, the apps that had no turn are allocated what is left.
+
+    Parameters
+    ----------
+    order : rows of the snapshot's apps, most deserving first; apps without waiting jobs are ignored.
+    """
+    allocator = Allocator(snapshot, placement)
+    waiting = set(waiting_apps(snapshot).tolist())
+    queue = [a for a in order.tolist() if a in waiting]
+    wants, starving = _wants(snapshot, queue, allocator.left)
+    until = lease_end(snapshot, starving)
+    while wants:
+        allocator.allocate(wants, until)
+        if not allocator.left:
+            break
+        had_turn = {a for a, _ in wants}
+        queue = [a for a in queue if a not in had_turn]
+        wants, _ = _wants(snapshot, queue, allocator.left)
+    return Solved(answer=allocator.grant())
+
+
+def _wants(s: Snapshot, queue: list[int], left: int) -> tuple[list[tuple[int, list[int]]], bool]:
+    """Gangs for each app in turn while they fit ``left`` GPUs, and whether a gang larger than all of them is due first."""
+    wants: list[tuple[int, list[int]]] = []
+    starving = False
+    for a in queue:
+        if not left:
+            break
+        demand = demand_of(s, a)
+        while (step := demand.next_step()) and step <= left:
+            demand.take()
+            left -= step
+        starving |= not wants and bool(step) and not demand.gangs
+        if demand.gangs:
+            wants.append((a, demand.gangs))
+    return wants, starving

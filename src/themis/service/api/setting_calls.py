@@ -1,0 +1,56 @@
+"""``Settings`` and ``Set``: what is in force, since when and by whom, and changes while the service runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from themis.client import themis_pb2 as pb
+from themis.errors import InputError
+from themis.service.engine.arbiter import Arbiter
+from themis.service.engine.config import Config
+from themis.service.engine.setting_changes import RESTART, values_of, words
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """How settings are written, which the service's operations know.
+
+    Attributes
+    ----------
+    read : the wanted settings, from those in force and what was written of each, by name.
+    reload : the settings that the service would be started with now: its file, read again, and the options that it was given.
+    back_up : copies a data directory to a folder that does not exist yet.
+    """
+
+    read: Callable[[Config, Mapping[str, str]], Config]
+    reload: Callable[[], Config]
+    back_up: Callable[[Path, Path], None] | None = None
+
+
+def settings(arbiter: Arbiter) -> pb.SettingsReply:
+    """Every setting, by name."""
+    out, changed = pb.SettingsReply(), arbiter.state.changed
+    values = values_of(arbiter.config)
+    for name in sorted(values.keys() | RESTART.keys()):
+        restart = name in RESTART
+        value = getattr(arbiter.live.given, RESTART[name]) if restart else values[name]
+        row = out.settings.add(name=name, value=words(name, value), restart=restart)
+        if name in changed:
+            _, since, user = changed[name]
+            row.since, row.user = arbiter.epoch + since, user
+    return out
+
+
+def change(arbiter: Arbiter, request: pb.SetRequest, door: Door | None, user: str) -> pb.SetReply:
+    """Change settings, all or none; in the arbiter's thread."""
+    if door is None:
+        raise InputError("this service was not started by `themis up`, and does not read settings.")
+    if request.reload and request.values:
+        raise InputError("a call that reloads the settings file cannot set others; make two calls.")
+    if request.reload:
+        return pb.SetReply(changes=arbiter.live.reload(door.reload(), user, arbiter.instant))
+    texts = dict(request.values)
+    read = door.read
+    return pb.SetReply(changes=arbiter.change(lambda config: read(config, texts), user))

@@ -1,0 +1,395 @@
+"""Settings that a running service takes on: as values by name, what differs between two, and what follows for the core.
+
+A ``Config`` is how a service is set; ``values_of`` spells it as people do, a name for each thing that can change by itself
+(``lease``, ``users.ann.weight``), and ``with_values`` reads it back. Values are what JSON holds, for the journal keeps them.
+
+Three of them meet when a service starts (``merged``): what the start before was given, what is in force, and what this start is
+given. What is given as before stays as it is in force, so that a change by ``themis set`` outlives the next start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from themis.core.state import State
+from themis.errors import InputError, counted
+from themis.machines.engines.hosts import Host
+from themis.model.cluster import Cluster, Machine
+from themis.model.events import Event, MachineJoined, MachineResized, SettingsChanged, UserWeightsSet
+from themis.model.specs import to_fields
+from themis.model.workload import Group, User
+from themis.policies.api import check_types, logged_params, make_policy
+from themis.service.engine.config import Budget, Config, Notify
+from themis.service.engine.machine_changes import host_name
+from themis.sizes import duration_words
+from themis.trust.oidc.provider_settings import OidcSettings
+
+Values = Mapping[str, Any]
+
+PLAIN: Mapping[str, str] = MappingProxyType(
+    {
+        name.removesuffix("_s"): name
+        for name in (
+            "policy",
+            "seed",
+            "between",
+            "lease_s",
+            "shortest_lease_s",
+            "tick_s",
+            "container_s",
+            "gather_s",
+            "checkpoint_every_s",
+            "unknown_work_s",
+            "cpus",
+            "memory",
+            "retries",
+            "currency",
+            "time_zone",
+            "idle_warn_s",
+            "idle_cancel_s",
+            "backoff_s",
+            "backoff_most_s",
+            "grace_s",
+            "max_grace_s",
+            "solve_s",
+            "journal_keep_s",
+            "logs_keep_s",
+            "checkpoints_keep_s",
+            "agent_misses",
+            "max_jobs",
+            "max_apps",
+            "max_apps_per_user",
+            "max_submissions",
+        )
+    }
+    | {"agent_wait": "agent_s", "others.weight": "others_weight", "others.gpus": "others_gpus"}
+)
+"""Settings of one value each that can change while the service runs: name -> field of ``Config``."""
+MACHINES = ("gpus", "machines")
+"""Which GPUs there are; the two are one choice."""
+BUDGET = ("hard", "soft", "of", "per")
+"""Fields of a ``Budget``, each a setting: ``users.ann.budget.hard``."""
+NAMED = (
+    "gpus",
+    "cluster",
+    "users",
+    "groups",
+    "user_gpus",
+    "group_gpus",
+    "user_budgets",
+    "group_budgets",
+    "others_budget",
+    "prices",
+)
+"""Fields of ``Config`` whose settings ``values_of`` makes: one for each machine, user, group or GPU type, or several."""
+RESTART: Mapping[str, str] = MappingProxyType(
+    {
+        name.removesuffix("_s"): name
+        for name in (
+            "profiles",
+            "engine",
+            "address",
+            "node_root",
+            "listen",
+            "node_certificate_s",
+            "gpu_names",
+            "host",
+            "port",
+            "http_port",
+            "tls",
+            "tls_certificate",
+            "tls_key",
+            "tls_names",
+            "node_lease_s",
+            "node_renew_s",
+            "node_margin_s",
+            "progress_s",
+            "max_agents",
+            "bundles_keep_s",
+            "copy_checkpoints",
+            "copies_keep_s",
+            "setup_s",
+            "containment",
+            "allow_root",
+            "single_trust",
+            "notify",
+            "oidc",
+        )
+    }
+    | {
+        "max_message": "max_message_bytes",
+        "check_state": "validate",
+        "max_bundle": "max_bundle_bytes",
+        "bundles_quota": "bundles_quota_bytes",
+        "max_copy": "max_copy_bytes",
+        "copies_quota": "copies_quota_bytes",
+        "node_cache": "node_cache_bytes",
+        "journal_reserve": "journal_reserve_bytes",
+    }
+)
+"""Settings that a service reads when it starts, which are no records: name -> field of ``Config``."""
+
+
+# ---- a configuration as values, and back ---------------------------------------------------------------------------------
+
+
+def values_of(config: Config) -> dict[str, Any]:
+    """Every setting that can change, by name."""
+    out: dict[str, Any] = {name: getattr(config, field) for name, field in PLAIN.items()}
+    out["gpus"] = config.gpus
+    out["machines"] = None
+    if config.cluster is not None:
+        machines = [to_fields(machine) for machine in config.cluster.machines]
+        out["machines"] = {"name": config.cluster.name, "machines": machines}
+    for user in config.users:
+        at = f"users.{user.name}"
+        out[f"{at}.weight"], out[f"{at}.group"] = user.weight, user.group or None
+        out[f"{at}.gpus"] = config.user_gpus.get(user.name)
+        out |= _budget_values(at, config.user_budgets.get(user.name))
+    for group in config.groups:
+        out[f"groups.{group.name}.weight"] = group.weight
+        out[f"groups.{group.name}.gpus"] = config.group_gpus.get(group.name)
+        out |= _budget_values(f"groups.{group.name}", config.group_budgets.get(group.name))
+    out |= _budget_values("others", config.others_budget)
+    return out | {f"price.{gpu_type}": price for gpu_type, price in config.prices.items()}
+
+
+def _budget_values(at: str, budget: Budget | None) -> dict[str, Any]:
+    return {} if budget is None else {f"{at}.budget.{name}": getattr(budget, name) for name in BUDGET}
+
+
+def _budget(values: Values, at: str) -> Budget | None:
+    """The budget that these values have there; None where there is none."""
+    given = {name: value for name in BUDGET if (value := values.get(f"{at}budget.{name}")) is not None}
+    return Budget(**given) if given else None
+
+
+def with_values(config: Config, values: Values) -> Config:
+    """A configuration with these settings instead of its own.
+
+    Raises
+    ------
+    InputError : they contradict each other.
+    """
+    whole = values_of(config) | dict(values)
+    users, groups = _members(whole, "users"), _members(whole, "groups")
+    cluster = whole["machines"]
+    return replace(
+        config,
+        **{field: whole[name] for name, field in PLAIN.items()},
+        gpus=whole["gpus"],
+        cluster=None
+        if cluster is None
+        else Cluster(name=cluster["name"], machines=tuple(Machine(**machine) for machine in cluster["machines"])),
+        users=tuple(User(name=n, weight=u["weight"], group=u.get("group") or "") for n, u in users.items()),
+        groups=tuple(Group(name=n, weight=g["weight"]) for n, g in groups.items()),
+        user_gpus={n: u["gpus"] for n, u in users.items() if u.get("gpus") is not None},
+        group_gpus={n: g["gpus"] for n, g in groups.items() if g.get("gpus") is not None},
+        user_budgets={n: budget for n, u in users.items() if (budget := _budget(u, "")) is not None},
+        group_budgets={n: budget for n, g in groups.items() if (budget := _budget(g, "")) is not None},
+        others_budget=_budget(whole, "others."),
+        prices={
+            name.removeprefix("price."): price
+            for name, price in whole.items()
+            if name.startswith("price.") and price is not None
+        },
+    )
+
+
+def _members(values: Values, kind: str) -> dict[str, dict[str, Any]]:
+    """Users, or groups, by name: those of which something is set. A quota by ``themis set`` outlives the weight in the file."""
+    out: dict[str, dict[str, Any]] = {}
+    for name in sorted(values):
+        first, _, rest = name.partition(".")
+        member, leaf = member_of(rest)
+        if first == kind:
+            out.setdefault(member, {})[leaf] = values[name]
+    there = {name: member for name, member in out.items() if any(value is not None for value in member.values())}
+    return {name: member | {"weight": member.get("weight") or 1.0} for name, member in there.items()}
+
+
+def member_of(rest: str) -> tuple[str, str]:
+    """A member's name and the key: ``ann.weight`` is (ann, weight), ``ann.budget.hard`` is (ann, budget.hard)."""
+    name, _, leaf = rest.rpartition(".")
+    if leaf in BUDGET and name.endswith(".budget"):
+        return name.removesuffix(".budget"), f"budget.{leaf}"
+    return name, leaf
+
+
+def differing(before: Values, after: Values) -> dict[str, Any]:
+    """Settings that are others after than before, by name; None where there is none any more."""
+    names = sorted(before.keys() | after.keys())
+    out = {name: after.get(name) for name in names if before.get(name) != after.get(name)}
+    if not out.keys().isdisjoint(MACHINES):
+        out |= {name: after.get(name) for name in MACHINES}
+    return out
+
+
+FORMER_DEFAULTS: Values = {"policy": "themis"}
+"""Defaults of earlier versions. A start with another default is no wish of an administrator: what ``themis set`` changed stays."""
+
+
+def merged(given_before: Values, in_force: Values, given: Values) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(what a start changes, what it was given as before although something else is in force), by name.
+
+    Where ``themis set`` changed a setting since it was given its former default, and its present default is given now, that
+    counts as given before.
+    """
+    today = values_of(Config())
+    defaulted = {
+        name: today[name]
+        for name, former in FORMER_DEFAULTS.items()
+        if given_before.get(name) == former != in_force.get(name) and given.get(name) == today[name]
+    }
+    given_before = {**given_before, **defaulted}
+    changes = differing(given_before, given)
+    changes = {name: value for name, value in changes.items() if in_force.get(name) != value or name in MACHINES}
+    if all(in_force.get(name) == changes.get(name) for name in MACHINES):
+        changes = {name: value for name, value in changes.items() if name not in MACHINES}
+    left = {n: v for n, v in differing(in_force, given).items() if n not in changes and given_before.get(n) == v}
+    return changes, {name: value for name, value in left.items() if in_force.get(name) != value}
+
+
+TIMES = frozenset(name for name, field in {**PLAIN, **RESTART}.items() if field.endswith("_s"))
+"""Settings that are durations."""
+
+
+def words(name: str, value: Any) -> str:
+    """A setting's value as people write it."""
+    match value:
+        case int() | float() if name in TIMES:
+            return duration_words(value)
+        case None | "":
+            return "none"
+        case bool():
+            return str(value).lower()
+        case float():
+            return f"{value:g}"
+        case {"name": "machines", "machines": machines}:  # changed one by one: no preset's and no file's
+            return ", ".join(f"{machine['name']} with {counted(machine['gpus'], 'GPU')}" for machine in machines)
+        case {"name": name}:
+            return str(name)
+        case Notify():  # addresses have passwords and tokens, and every user may list the settings
+            return counted(len(value.admins) + sum(map(len, value.users.values())), "recipient")
+        case OidcSettings():
+            return value.issuer
+        case dict():
+            return ", ".join(f"{key}: {item}" for key, item in value.items()) or "none"
+    return str(value)
+
+
+# ---- what follows ----------------------------------------------------------------------------------------------------
+
+
+def plan(state: State, before: Config, after: Config, hosts: Sequence[Host], user: str) -> list[Event]:
+    """The records of a change of settings, in order; none where nothing changes.
+
+    Parameters
+    ----------
+    hosts : this machine's GPUs as they were found, where neither ``gpus`` nor ``machines`` says which there are.
+
+    Raises
+    ------
+    InputError : something of it cannot be; then nothing is changed.
+    """
+    machines = machines_of(after, hosts)
+    changes = differing(values_of(before), values_of(after))
+    resized = resizes(state, machines) if after.engine == "local" else []
+    if not changes and not resized:
+        return []
+    policy = make_policy(after.policy)
+    check_types(policy, sorted({machine.gpu_type for machine in machines} or set(state.gpu_types)))
+    old, new = before.core_settings, after.core_settings
+    names = ("lease_s", "tick_s", "container_s", "gather_s", "checkpoint_every_s", "shortest_lease_s", "seed")
+    other = after.policy != before.policy
+    first = SettingsChanged(
+        user=user,
+        values=changes,
+        settings={name: getattr(new, name) for name in names if getattr(new, name) != getattr(old, name)},
+        policy=after.policy if other else "",
+        params=logged_params(policy) if other else {},
+    )
+    return [first, *resized, *_weights(state, before, after)]
+
+
+def machines_of(config: Config, hosts: Sequence[Host]) -> list[Machine]:
+    """The machines that a configuration stands for; ``hosts`` : those found, of this machine or as they were given."""
+    if config.cluster is not None:
+        return list(config.cluster.machines)
+    if config.gpus:
+        return [Machine(name=host_name(), gpus=config.gpus)]
+    return [host.machine for host in hosts]
+
+
+def resizes(state: State, wanted: Sequence[Machine]) -> list[Event]:
+    """What brings the machines to these: GPUs come before others go, so that jobs find room.
+
+    Raises
+    ------
+    InputError : a machine would become another one while it serves.
+    """
+    last = {machine.name: n for n, machine in enumerate(state.machines)}
+    more: list[Event] = []
+    less: list[Event] = []
+    for machine in wanted:
+        n = last.get(machine.name)
+        if n is None:
+            more.append(MachineJoined(machine=machine))
+            continue
+        size, known = int(state.machine_size[n]), state.machines[n]
+        alike = (known.gpu_type, known.rack) == (machine.gpu_type, machine.rack)
+        if not alike and (size or state.occupants(n)):
+            raise InputError(
+                f"machine {machine.name!r} has GPUs of type {known.gpu_type} in {known.rack} and cannot get others of type "
+                f"{machine.gpu_type} in {machine.rack} while it serves. Remove it, and add it again when `themis nodes` does not "
+                "list it any more; or give it another name."
+            )
+        if not alike:
+            more.append(MachineJoined(machine=machine))
+        elif machine.gpus != size:
+            (more if machine.gpus > size else less).append(MachineResized(machine=n, gpus=machine.gpus))
+    names = {machine.name for machine in wanted}
+    less += [
+        MachineResized(machine=n, gpus=0)
+        for name, n in sorted(last.items(), key=lambda item: item[1])
+        if name not in names and state.machine_size[n]
+    ]
+    return more + less
+
+
+def back_again(state: State, n: int, machine: Machine) -> list[Event]:
+    """What brings a machine that was removed back: with its ids, or as another one where its GPUs are others."""
+    known = state.machines[n]
+    if (known.gpu_type, known.rack) == (machine.gpu_type, machine.rack):
+        return [MachineResized(machine=n, gpus=machine.gpus)]
+    return [] if state.occupants(n) else [MachineJoined(machine=machine)]
+
+
+def _weights(state: State, before: Config, after: Config) -> list[Event]:
+    known = [user for user in sorted(state.users) if before.weight(user) != after.weight(user)]
+    return [UserWeightsSet(users=tuple((user, after.weight(user)) for user in known))] if known else []
+
+
+def too_large(state: State) -> list[str]:
+    """Apps in the queue with a job that no longer fits the machines, which therefore wait, in a sentence each."""
+    out = []
+    for a, app in enumerate(state.app_specs):
+        if not state.apps.active[a]:
+            continue
+        try:
+            state.check_fits(app)
+        except InputError as error:
+            out.append(f"{error} Until then it waits.")
+    return out
+
+
+def said(before: Values, changes: Iterable[tuple[str, Any]]) -> list[str]:
+    """Each change in a few words: ``lease: 10m -> 5m``."""
+    return [
+        f"{name}: {words(name, before.get(name))} -> {words(name, value)}"
+        for name, value in changes
+        if before.get(name) != value
+    ]

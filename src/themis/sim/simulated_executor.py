@@ -1,0 +1,322 @@
+"""Simulated gangs: they progress at the speed model's rate, restart at a cost, and lose uncheckpointed work in a crash.
+
+This is the simulation's ground truth. The core has its own estimate and learns only through the events sent here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import cycle
+from typing import Protocol
+
+from themis.core.executor import Executor
+from themis.model.events import (
+    BatchChanged,
+    Command,
+    Event,
+    Grant,
+    JobProgress,
+    JobReached,
+    JobStarted,
+    JobStopped,
+    LossReported,
+    Renew,
+    Revoke,
+    SpeedMeasured,
+)
+from themis.model.settings import Settings
+from themis.model.speed import ProfileBook
+from themis.model.units import NONE, Locality, Seconds
+from themis.model.workload import App, CurveStopping, Job, Regime
+from themis.policies.tuning.curves import observation_noise
+
+_STUCK = 1e-6
+
+
+class Timer(Protocol):
+    """The kernel's side: when is now, and deliver this event then, unless cancelled."""
+
+    now: Seconds
+
+    def schedule(self, time: Seconds, event: Event) -> Cancel:
+        """Deliver the event at ``time``."""
+        ...
+
+
+class Cancel(Protocol):
+    """Handle of a scheduled event."""
+
+    def cancel(self) -> None:
+        """It will not be delivered."""
+        ...
+
+
+@dataclass(slots=True)
+class _Gang:
+    spec: Job
+    done: float = 0.0
+    """Steps when this attempt began to train, at ``began``."""
+    began: Seconds = 0.0
+    attempt: int = 0
+    target: float = 0.0
+    where: tuple[str, int, int] = ("", 0, 0)
+    """GPU type, GPUs and locality."""
+    gpus: tuple[int, ...] = ()
+    partner: tuple[str, int] | None = None
+    """Model and batch size of the job on the same GPUs, as of when it came."""
+    pending: list[Cancel] = field(default_factory=list)
+    checks: _Checks | None = None
+    steady: bool = False
+    """One regime and nothing to report on the way."""
+    loss: tuple[float, float] = (-1.0, 0.0)
+    """The last target and the loss there."""
+    speed: float = 0.0
+    """Steps/s of a steady gang where it is now; 0 of others."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Checks:
+    """Curve stopping: steps between two reports of the loss, and relative errors of the reports."""
+
+    every: float
+    errors: list[float]
+
+    def __call__(self, spec: Job, number: int) -> float:
+        """The loss that is reported at a check, counted from 1."""
+        return spec.loss.at(number * self.every) * (1.0 + self.errors[number - 1])
+
+
+class SimulatedExecutor(Executor):
+    """Gangs without processes; ``start_s``, ``finish_s``, ``stop_s`` as in ``sim.runner.Simulation``."""
+
+    def __init__(
+        self,
+        book: ProfileBook,
+        settings: Settings,
+        timer: Timer,
+        gpu_types: list[str],
+        *,
+        measures: bool = False,
+        start_s: Sequence[Seconds] = (),
+        finish_s: Sequence[Seconds] = (),
+        stop_s: Sequence[Seconds] = (),
+    ) -> None:
+        self.book, self.settings, self.timer = book, settings, timer
+        self.start_s = cycle(start_s or (settings.container_s,))
+        self.finish_s, self.stop_s = cycle(finish_s or (0.0,)), cycle(stop_s or (0.0,))
+        self.late = any(finish_s)
+        """Whether a gang may be preempted between its last step and the report of it."""
+        self.measures = measures
+        """Whether gangs report their speeds: of each model, batch, type, gang, place and partner once."""
+        self._reported: set[tuple[object, ...]] = set()
+        self.gpu_types = gpu_types
+        """GPU type of each GPU id; grows as machines join."""
+        self.gangs: dict[int, _Gang] = {}
+        self.on: dict[int, list[int]] = {}
+        """Jobs on the first GPU of each gang that is there: two where they share."""
+        self._rates: dict[tuple[str, int, str, int, int, tuple[str, int] | None], float] = {}
+
+    def admit(self, first_job: int, app: App) -> None:
+        """Remember the jobs of an app."""
+        for j, job in enumerate(app.jobs, start=first_job):
+            checks = self._checks(app, j, job)
+            steady = checks is None and len(job.regimes) == 1 and job.dynamic is None
+            self.gangs[j] = _Gang(spec=job, checks=checks, steady=steady)
+
+    def _checks(self, app: App, j: int, job: Job) -> _Checks | None:
+        # Where nothing is ever stopped, no component reads the reports.
+        if not isinstance(app.tuner, CurveStopping) or len(app.jobs) <= app.tuner.keep:
+            return None
+        errors = app.tuner.noise * observation_noise(self.settings.seed, j, int(job.steps / app.tuner.check_steps) + 1)
+        return _Checks(app.tuner.check_steps, errors.tolist())
+
+    def submit(self, command: Command) -> None:
+        """Start or stop a gang; everything else needs no action here."""
+        if isinstance(command, Grant):
+            self.start(command)
+        elif isinstance(command, Revoke):
+            self.stop(command)
+        elif isinstance(command, Renew):
+            self._measure(command.job, self.gangs[command.job])
+
+    def start(self, grant: Grant) -> None:
+        """A gang begins."""
+        job, gpus, attempt = grant.job, grant.gpus, grant.attempt
+        gang, now = self.gangs[job], self.timer.now
+        again = self.book.profiles[gang.spec.model].checkpoint_s if attempt > 1 else 0.0
+        gang.attempt, gang.target = attempt, grant.target
+        gang.where = (self.gpu_types[gpus[0]], len(gpus), grant.locality)
+        gang.gpus, gang.began = gpus, now + next(self.start_s) + again
+        here = self.on.setdefault(gpus[0], [])
+        gang.partner = self._looks(here[0]) if here else None
+        for other in here:
+            self._neighbour(other, self._looks(job))
+        here.append(job)
+        gang.pending = [self.timer.schedule(gang.began, JobStarted(job=job, attempt=attempt))]
+        self._train(job, gang)
+
+    def _train(self, job: int, gang: _Gang) -> None:
+        """Schedule every report up to the target: one a regime, so that speed follows the batch size, and the checks."""
+        at, done, number = gang.began, gang.done, gang.attempt
+        gang.speed = 0.0
+        if gang.steady and (target := gang.target) <= (only := gang.spec.regimes[0]).steps:
+            if target > done + 1e-9:
+                gang.speed = self._rate(gang, only)
+                at += (target - done) / gang.speed
+            if gang.loss[0] != target:
+                gang.loss = target, gang.spec.loss.at(target)
+            reached = JobReached(job=job, attempt=number, steps=target, loss=gang.loss[1])
+            gang.pending.append(self.timer.schedule(at + next(self.finish_s), reached))
+            return
+        # Of a dynamic job whose program decides, batch sizes are news. An attempt after the first says where it begins:
+        # the one before may have been stopped at the moment of a change.
+        reports_batch = gang.spec.dynamic is not None and gang.spec.dynamic.hidden
+        last = gang.spec.regimes[0].batch if number == 1 or len(gang.spec.regimes) == 1 else NONE
+        for upto, regime, check in self._stretches(gang):
+            if reports_batch and regime.batch != last:
+                changed = BatchChanged(job=job, attempt=number, steps=done, batch=regime.batch)
+                gang.pending.append(self.timer.schedule(at, changed))
+                last = regime.batch
+            at += (upto - done) / self._rate(gang, regime)
+            done = upto
+            if done >= gang.target - 1e-9:
+                break
+            if check and gang.checks:
+                loss = gang.checks(gang.spec, check)
+                gang.pending.append(
+                    self.timer.schedule(at, LossReported(job=job, attempt=number, steps=done, loss=loss))
+                )
+            elif not reports_batch:
+                gang.pending.append(self.timer.schedule(at, JobProgress(job=job, attempt=number, steps=done)))
+        self._reach(job, gang, at)
+
+    def _reach(self, job: int, gang: _Gang, at: Seconds) -> None:
+        """The last report: the target."""
+        target = gang.target
+        if gang.loss[0] != target:
+            gang.loss = target, gang.spec.loss.at(target)
+        reached = JobReached(job=job, attempt=gang.attempt, steps=target, loss=gang.loss[1])
+        gang.pending.append(self.timer.schedule(at + next(self.finish_s), reached))
+
+    def _stretches(self, gang: _Gang) -> Iterator[tuple[float, Regime, int]]:
+        """(end, regime, number of the check there or 0) of what is left up to the target, in order."""
+        done, end = gang.done, 0.0
+        for regime in gang.spec.regimes:
+            end += regime.steps
+            upto = min(end, gang.target)
+            if gang.checks:
+                check = int(done / gang.checks.every + 1e-6) + 1
+                while (next_check := check * gang.checks.every) <= upto + 1e-9 and upto > done + 1e-9:
+                    yield next_check, regime, check
+                    done, check = next_check, check + 1
+            if upto > done + 1e-9:
+                yield upto, regime, 0
+                done = upto
+
+    def _rate(self, gang: _Gang, regime: Regime) -> float:
+        (gpu_type, gpus, locality), batch = gang.where, regime.batch
+        key = (gang.spec.model, batch, gpu_type, gpus, locality, gang.partner)
+        if key not in self._rates:
+            # A job that shares a GPU with a partner that does not fit, after a wrong estimate, makes no progress.
+            where = gang.spec.model, batch, gpu_type, gpus, Locality(locality)
+            self._rates[key] = self.book.rate(*where, gang.partner) or _STUCK * self.book.rate(*where)
+        return self._rates[key] / (gang.spec.scale(batch) * regime.pace)
+
+    def _measure(self, job: int, gang: _Gang) -> None:
+        """Report its speed since it began, or since a neighbour came or left."""
+        if not self.measures or self.timer.now <= gang.began:
+            return
+        model, batch = self._looks(job)
+        key = (model, batch, *gang.where, gang.partner)
+        if key not in self._reported:
+            self._reported.add(key)
+            kind, gpus, locality = gang.where
+            partner, size = gang.partner or ("", 0)
+            rate = self.book.rate(model, batch, kind, gpus, Locality(locality), gang.partner)
+            self.timer.schedule(
+                self.timer.now,
+                SpeedMeasured(
+                    model=model,
+                    batch=batch,
+                    gpu_type=kind,
+                    gpus=gpus,
+                    locality=locality,
+                    steps_per_s=rate,
+                    partner=partner,
+                    partner_batch=size,
+                ),
+            )
+
+    def _looks(self, job: int) -> tuple[str, int]:
+        """The model and batch size that a gang trains with now."""
+        gang, end = self.gangs[job], 0.0
+        done = self._steps_after(gang, max(self.timer.now - gang.began, 0.0))
+        for regime in gang.spec.regimes:
+            end += regime.steps
+            if done < end - 1e-9:
+                break
+        return gang.spec.model, regime.batch
+
+    def _neighbour(self, job: int, partner: tuple[str, int] | None) -> None:
+        """Somebody joined or left a gang's GPUs: what it has yet to do takes another time.
+
+        Leaves out what a neighbour's later regimes change, and work lost in a crash from before the change.
+        """
+        gang, now = self.gangs[job], self.timer.now
+        self._measure(job, gang)
+        started, *reports = gang.pending
+        for event in reports:
+            event.cancel()
+        gang.pending = [started]
+        if now > gang.began:
+            gang.done, gang.began = self._steps_after(gang, now - gang.began), now
+        gang.partner = partner
+        self._train(job, gang)
+
+    def stop(self, revoke: Revoke) -> None:
+        """A gang ends, with or without its work done."""
+        job, cause = revoke.job, revoke.cause
+        gang, now = self.gangs[job], self.timer.now
+        if self.measures:
+            self._measure(job, gang)
+        for event in gang.pending:
+            event.cancel()
+        gang.pending = []
+        trained = now - gang.began
+        if trained <= 0.0:
+            trained = 0.0
+        elif cause == "failed":
+            trained = trained // self.settings.checkpoint_every_s * self.settings.checkpoint_every_s
+        gang.done = done = self._steps_after(gang, trained)
+        here = self.on.get(gang.gpus[0]) if gang.gpus else None
+        if here and job in here:
+            here.remove(job)
+            for other in here:
+                self._neighbour(other, None)
+        # A gang that reached its target is gone by then, and so is one whose machine failed.
+        gone = now if cause in ("finished", "rung", "failed") else now + next(self.stop_s)
+        if self.late and gone > now and done >= gang.target - 1e-9:
+            # It was about to report that.
+            self.timer.schedule(gone, JobReached(job=job, attempt=revoke.attempt, steps=gang.target, loss=gang.loss[1]))
+        self.timer.schedule(gone, JobStopped(job=job, attempt=revoke.attempt, steps=done))
+
+    def _steps_after(self, gang: _Gang, seconds: Seconds) -> float:
+        """Steps done ``seconds`` after this attempt began to train."""
+        done, end = gang.done, 0.0
+        if seconds <= 0.0:
+            return done
+        if speed := gang.speed:
+            target = gang.target
+            return min(done + speed * seconds, target) if (target - done) / speed > seconds else target
+        for regime in gang.spec.regimes:
+            end += regime.steps
+            upto = min(end, gang.target)
+            if upto <= done + 1e-9:
+                continue
+            rate = self._rate(gang, regime)
+            if (upto - done) / rate > seconds:
+                return min(done + rate * seconds, upto)
+            seconds -= (upto - done) / rate
+            done = upto
+        return done

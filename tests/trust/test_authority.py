@@ -1,0 +1,297 @@
+"""The authority: what it makes, what it signs, what is renewed, and handshakes between real sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import socket
+import ssl
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from themis.errors import InputError
+from themis.trust.authority.ca import Authority
+from themis.trust.authority.contact import first_contact
+from themis.trust.authority.contexts import (
+    Peer,
+    ServerFiles,
+    TlsError,
+    Untrusted,
+    accept,
+    client_context,
+    connect,
+    fingerprint_of,
+    load,
+    server_context,
+)
+
+DAY = 86400.0
+
+
+class Server:
+    """Does handshakes with nodes, or with anyone, and says hello; ``next`` : peers and refusals, in order."""
+
+    def __init__(self, context: ssl.SSLContext, refused: Callable[[Peer], str] = lambda peer: "") -> None:
+        self.context, self.refused = context, refused
+        self.seen: queue.Queue[object] = queue.Queue()
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.thread = threading.Thread(target=self._serve, daemon=True)
+        self.thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            try:
+                if self.context.verify_mode is ssl.CERT_REQUIRED:
+                    link, peer = accept(connection, self.context, self.refused, timeout_s=0.5)
+                    self.seen.put(peer)
+                else:
+                    link = self.context.wrap_socket(connection, server_side=True)
+                with link:
+                    link.sendall(b"hello")
+            except (TlsError, OSError) as error:
+                self.seen.put(error)
+
+    def next(self) -> object:
+        return self.seen.get(timeout=60)
+
+    def close(self) -> None:
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        self.thread.join()
+
+
+@pytest.fixture
+def serving():  # type: ignore[no-untyped-def]
+    servers: list[Server] = []
+
+    def begin(context: ssl.SSLContext, refused: Callable[[Peer], str] = lambda peer: "") -> Server:
+        servers.append(Server(context, refused))
+        return servers[-1]
+
+    yield begin
+    for server in servers:
+        server.close()
+
+
+def node_files(authority: Authority, folder: Path, name: str = "n1", days: float = 30) -> tuple[Path, Path]:
+    issued = authority.issue_node(name, days)
+    (folder / f"{name}.pem").write_text(issued.certificate_pem)
+    (folder / f"{name}.key").write_text(issued.key_pem)
+    return folder / f"{name}.pem", folder / f"{name}.key"
+
+
+def hello(port: int, context: ssl.SSLContext) -> bytes:
+    with connect("127.0.0.1", port, context) as link:
+        link.settimeout(5)
+        return link.recv(100)
+
+
+def served_nothing(port: int, context: ssl.SSLContext) -> bool:
+    """Whether the connection ends without an answer; with TLS 1.3 the client's part of the handshake may succeed."""
+    try:
+        return not hello(port, context)
+    except (OSError, TlsError):
+        return True
+
+
+def test_an_authority_is_made_once_and_only_its_owner_reads_the_key(tmp_path: Path) -> None:
+    one, again = Authority.open(tmp_path / "a"), Authority.open(tmp_path / "a")
+    assert one.fingerprint == again.fingerprint == fingerprint_of(one.path.read_text())
+    assert stat.S_IMODE((tmp_path / "a" / "authority.pem").stat().st_mode) == 0o600
+    assert one.expires - time.time() == pytest.approx(3650 * DAY, abs=60)
+    assert Authority.open(tmp_path / "b").fingerprint != one.fingerprint
+
+
+def test_processes_that_make_an_authority_together_make_one(tmp_path: Path) -> None:
+    code = (
+        "import sys, pathlib\nfrom themis.trust.authority.ca import Authority\n"
+        "print(Authority.open(pathlib.Path(sys.argv[1])).fingerprint)"
+    )
+    made = [
+        subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "a")], stdout=subprocess.PIPE) for _ in range(4)
+    ]
+    assert len({process.communicate(timeout=60)[0] for process in made}) == 1
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["authority.pem", "ca.pem"]
+
+
+def test_files_that_are_damaged_or_open_to_others_are_refused_in_one_sentence(tmp_path: Path) -> None:
+    Authority.open(tmp_path / "a")
+    path = tmp_path / "a" / "authority.pem"
+    path.chmod(0o644)
+    with pytest.raises(InputError, match=r"mode 644.*set mode 600"):
+        Authority.open(tmp_path / "a")
+    path.chmod(0o600)
+    good = path.read_bytes()
+    path.write_bytes(good[:100])
+    with pytest.raises(InputError, match="holds no key and certificate"):
+        Authority.open(tmp_path / "a")
+    other = (Authority.open(tmp_path / "b").folder / "authority.pem").read_text()
+    path.write_text(other[: other.index("-----BEGIN CERT")] + good.decode()[good.decode().index("-----BEGIN CERT") :])
+    with pytest.raises(InputError, match="do not match"):
+        Authority.open(tmp_path / "a")
+
+
+def test_the_servers_certificate_is_kept_until_a_third_of_its_life_is_left_or_its_names_change(tmp_path: Path) -> None:
+    now = time.time()
+    Authority.open(tmp_path)
+
+    def text(after_days: float, *names: str) -> bytes:
+        return Authority.open(tmp_path, lambda: now + after_days * DAY).server(names).certificate.read_bytes()
+
+    first = text(0, "127.0.0.1", "localhost")
+    assert text(59, "localhost", "127.0.0.1") == first
+    renewed = text(61, "localhost", "127.0.0.1")
+    assert renewed != first
+    assert text(61, "localhost", "10.0.0.7") != renewed
+    with pytest.raises(InputError, match=r"expired on 20\d\d-.*remove the folder"):
+        text(3651, "localhost")
+
+
+def test_a_server_is_verified_and_another_authority_another_name_or_an_expired_one_is_refused(
+    tmp_path: Path, serving: Callable[..., Server]
+) -> None:
+    authority = Authority.open(tmp_path / "a")
+    trust = client_context(authority.pem)
+    assert hello(serving(server_context(authority.server(["127.0.0.1"]))).port, trust) == b"hello"
+    with pytest.raises(Untrusted, match="not from the authority that this machine trusts"):
+        hello(
+            serving(server_context(authority.server(["127.0.0.1"]))).port,
+            client_context(Authority.open(tmp_path / "b").pem),
+        )
+    with pytest.raises(Untrusted, match=r"not for the name '127.0.0.1'.*tls_names"):
+        hello(serving(server_context(authority.server(["elsewhere"]))).port, trust)
+    past = Authority.open(tmp_path / "a", lambda: time.time() - 91 * DAY)
+    (tmp_path / "a" / "server.pem").unlink()
+    with pytest.raises(Untrusted, match="has expired"):
+        hello(serving(server_context(past.server(["127.0.0.1"]))).port, trust)
+    certificate, key = node_files(authority, tmp_path)
+    with pytest.raises(Untrusted):  # a node's certificate is no server's
+        hello(serving(server_context(ServerFiles(certificate, key))).port, trust)
+
+
+def test_nodes_show_who_they_are_and_the_revoked_and_strangers_have_no_connection(
+    tmp_path: Path, serving: Callable[..., Server]
+) -> None:
+    authority = Authority.open(tmp_path / "a")
+    revoked: set[str] = set()
+    context = server_context(authority.server(["127.0.0.1"]), client_ca=authority.path)
+    server = serving(context, lambda peer: f"node {peer.name} was removed." if peer.serial in revoked else "")
+    name = "rack-7/größe.example.org" + "x" * 80
+    issued = authority.issue_node(name, 30)
+    (tmp_path / "n.pem").write_text(issued.certificate_pem + issued.key_pem)
+    trust = client_context(authority.pem, tmp_path / "n.pem")
+    assert hello(server.port, trust) == b"hello"
+    assert server.next() == Peer(name, issued.serial, issued.expires)
+    revoked.add(issued.serial)
+    assert served_nothing(server.port, trust)
+    assert str(server.next()) == f"node {name} was removed."
+    other = Authority.open(tmp_path / "b")
+    expired = Authority.open(tmp_path / "a", lambda: time.time() - 60 * DAY)
+    for stranger in (
+        client_context(authority.pem),  # shows none
+        client_context(authority.pem, *node_files(other, tmp_path, "n2")),
+        client_context(authority.pem, *node_files(expired, tmp_path, "n3")),
+        client_context(authority.pem, authority.server(["127.0.0.1"]).certificate),  # a server's is no node's
+    ):
+        assert served_nothing(server.port, stranger)
+        assert isinstance(found := server.next(), TlsError), found
+
+
+def test_only_tls_1_2_and_1_3_with_forward_secrecy_are_spoken(tmp_path: Path, serving: Callable[..., Server]) -> None:
+    authority = Authority.open(tmp_path)
+    context = server_context(authority.server(["127.0.0.1"]))
+    names = {cipher["name"] for cipher in context.get_ciphers()}
+    assert names
+    assert all(name.startswith(("TLS_", "ECDHE-")) and ("GCM" in name or "CHACHA20" in name) for name in names)
+    port = serving(context).port
+    for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+        trust = client_context(authority.pem)
+        trust.minimum_version = trust.maximum_version = version
+        with connect("127.0.0.1", port, trust) as link:
+            assert link.version() == version.name.replace("_", ".")
+    old = client_context(authority.pem)
+    with pytest.warns(DeprecationWarning, match="deprecated"):
+        old.minimum_version = ssl.TLSVersion.TLSv1_1
+    with pytest.warns(DeprecationWarning, match="deprecated"):
+        old.maximum_version = ssl.TLSVersion.TLSv1_1
+    old.set_ciphers("ALL:@SECLEVEL=0")
+    with pytest.raises(TlsError, match=r"no version of TLS|closed the connection"):
+        connect("127.0.0.1", port, old)
+
+
+def test_a_renewed_certificate_serves_new_handshakes_of_the_same_context(
+    tmp_path: Path, serving: Callable[..., Server]
+) -> None:
+    authority = Authority.open(tmp_path)
+    context = server_context(authority.server(["elsewhere"]))
+    port, trust = serving(context).port, client_context(authority.pem)
+    with pytest.raises(Untrusted):
+        hello(port, trust)
+    load(context, authority.server(["127.0.0.1"]))
+    assert hello(port, trust) == b"hello"
+
+
+def test_the_first_contact_gives_the_authority_and_refuses_another_fingerprint(
+    tmp_path: Path, serving: Callable[..., Server]
+) -> None:
+    authority = Authority.open(tmp_path / "a")
+    port = serving(server_context(authority.server(["127.0.0.1"]))).port
+    assert first_contact("127.0.0.1", port) == authority.pem
+    digits = authority.fingerprint.upper()
+    colons = ":".join(digits[i : i + 2] for i in range(0, 64, 2))
+    assert first_contact("127.0.0.1", port, fingerprint=colons) == authority.pem
+    with pytest.raises(Untrusted, match=rf"{authority.fingerprint}, expected {'0' * 64}"):
+        first_contact("127.0.0.1", port, fingerprint="0" * 64)
+    with pytest.raises(InputError, match="is no fingerprint"):
+        first_contact("127.0.0.1", port, fingerprint="abc")
+
+
+def test_who_does_not_speak_tls_or_says_nothing_is_told_apart(tmp_path: Path) -> None:
+    trust = client_context(Authority.open(tmp_path).pem)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        with pytest.raises(TlsError, match="answers no TLS handshake"):
+            connect("127.0.0.1", port, trust, timeout_s=0.3)
+
+        def answer(text: bytes) -> None:
+            connection, _ = silent.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(text)
+
+        silent.accept()[0].close()
+        for text, sentence in ((b"HTTP/1.1 400 Bad Request\r\n\r\n", "answers without TLS"), (b"", "closed the conn")):
+            thread = threading.Thread(target=answer, args=(text,))
+            thread.start()
+            with pytest.raises(TlsError, match=sentence):
+                connect("127.0.0.1", port, trust, timeout_s=5)
+            thread.join()
+
+
+def test_a_handshake_that_trickles_in_ends_in_time(tmp_path: Path, serving: Callable[..., Server]) -> None:
+    authority = Authority.open(tmp_path)
+    server = serving(server_context(authority.server(["127.0.0.1"]), client_ca=authority.path))
+    with socket.create_connection(("127.0.0.1", server.port)) as slow:
+        end = time.monotonic() + 60
+        while server.seen.empty() and time.monotonic() < end:
+            with contextlib.suppress(OSError):
+                slow.sendall(b"\x16")
+            time.sleep(0.05)
+    assert "no TLS handshake" in str(server.next())
+
+
+def test_the_command_and_the_client_do_not_load_the_library_that_issues() -> None:
+    code = "import sys, themis, themis.trust.authority.contact, themis.cli.start; print('cryptography' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
