@@ -25,12 +25,11 @@ from themis.core import reference
 from themis.core import take_snapshot as snapshots
 from themis.core.app_lifecycle import add_app
 from themis.core.conserve import left_over
-from themis.core.intend import intend
+from themis.core.intend import adopt, intend
 from themis.core.offer import FreeGpus
 from themis.core.place import place
 from themis.core.placed_gangs import Placed
 from themis.core.state import State
-from themis.model.answers import TimeShare
 from themis.model.settings import Settings
 from themis.model.snapshot import Snapshot
 from themis.model.snapshot_columns import columns_of
@@ -82,10 +81,10 @@ def one_decision(state: State, policy: str) -> list[Placed]:
     view = snapshots.take(state, needs=made.needs)
     offer = FreeGpus(state=state, by=state.now)
     answer = decide(made, view, Workbench()).answer
-    if isinstance(answer, TimeShare):
-        state.rounds.adopt(answer, state.now, state.version)
-    placed = place(state, intend(state, answer, offer), offer)
-    return placed + left_over(state, answer, offer, placed)
+    adopt(state, answer, state.version)
+    intent = intend(state, answer, offer)
+    placed = place(state, intent.gangs, offer)
+    return placed + left_over(state, intent, offer, placed)
 
 
 def read_columns(view: Snapshot) -> Int:

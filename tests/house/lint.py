@@ -2,6 +2,7 @@
 
 Links lead somewhere, make targets exist, names of the page of papers are in the source, defaults of settings are those of
 the code, modules have a docstring, words are plain, no module imports itself by way of others, and unsteady tests exist.
+ARCHITECTURE.md quotes the decision as it is, and one module alone looks at kinds of answers.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import re
 import shlex
 import sys
+import textwrap
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -133,6 +135,35 @@ def silent_modules(package: Path) -> Iterator[str]:
             yield f"{os.path.relpath(path)}:1: the module has no docstring"
 
 
+def changed_quote(root: Path) -> Iterator[str]:
+    """The decision, if ARCHITECTURE.md quotes it otherwise than it is."""
+    path = root / "src" / "themis" / "core" / "decision.py"
+    text = path.read_text(encoding="utf-8")
+    found = next(n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef) and n.name == "decide")
+    quote = textwrap.dedent(ast.get_source_segment(text, found, padded=True) or "")
+    if f"```python\n{quote}\n```\n" not in (root / "ARCHITECTURE.md").read_text(encoding="utf-8"):
+        yield f"{path.relative_to(root)}:{found.lineno}: ARCHITECTURE.md quotes another text of `decide`: copy this one"
+
+
+KINDS = {"TimeShare", "RoundPlan", "GpuGrant"}
+MAY_LOOK = ("core/intend.py", "model/", "policies/", "testing/")
+"""The one module of the core; what makes answers, writes them down, and checks policies."""
+
+
+def kinds_of_answers(package: Path) -> Iterator[str]:
+    """Questions for the kind of an answer, by ``isinstance`` or a pattern of ``match``, outside of where they may be asked."""
+    for path in sorted(package.rglob("*.py")):
+        name = path.relative_to(package).as_posix()
+        if name.startswith(MAY_LOOK):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            asked: ast.AST | None = node.cls if isinstance(node, ast.MatchClass) else None
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
+                asked = node.args[1]
+            if asked is not None and any(isinstance(n, ast.Name) and n.id in KINDS for n in ast.walk(asked)):
+                yield f"{name}:{node.lineno}: asks for the kind of an answer; core/intend.py does"  # type: ignore[attr-defined]
+
+
 def wrong_unsteady() -> Iterator[str]:
     """A line of ``tests/unsteady.txt`` that is not allowed."""
     try:
@@ -152,6 +183,8 @@ def findings() -> Iterator[str]:
     yield from in_pages()
     yield from circles_of_package()
     yield from wrong_unsteady()
+    yield from changed_quote(ROOT)
+    yield from kinds_of_answers(PACKAGE)
 
 
 def main() -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from circles import circles
-from lint import broken_links, commands, silent_modules, unknown_targets
+from lint import broken_links, changed_quote, commands, kinds_of_answers, silent_modules, unknown_targets
 
 from tiers import unsteady
 
@@ -44,6 +44,22 @@ def test_a_module_without_a_docstring_is_found(tmp_path: Path, monkeypatch: pyte
     write(tmp_path, "b.py", '"""Documented."""\n')
     write(tmp_path, "c.py", "")
     assert list(silent_modules(tmp_path)) == ["a.py:1: the module has no docstring"]
+
+
+def test_a_decision_that_architecture_quotes_otherwise_is_found(tmp_path: Path) -> None:
+    write(tmp_path, "src/themis/core/decision.py", "class Decider:\n    def decide(self):\n        pass\n")
+    write(tmp_path, "ARCHITECTURE.md", "```python\ndef decide(self):\n    pass\n```\n")
+    assert list(changed_quote(tmp_path)) == []
+    write(tmp_path, "ARCHITECTURE.md", "```python\ndef decide(self):\n    return\n```\n")
+    assert [line.partition(": ")[0] for line in changed_quote(tmp_path)] == ["src/themis/core/decision.py:2"]
+
+
+def test_a_module_that_asks_for_the_kind_of_an_answer_is_found(tmp_path: Path) -> None:
+    asks = "if isinstance(a, int | TimeShare):\n    pass\nmatch a:\n    case m.Ask() | GpuGrant():\n        pass\n"
+    write(tmp_path, "core/intend.py", asks)
+    write(tmp_path, "report/a.py", asks)
+    write(tmp_path, "report/b.py", "def f(a: GpuGrant) -> bool:\n    return isinstance(a, Ask)\n")
+    assert [line.partition(": ")[0] for line in kinds_of_answers(tmp_path)] == ["report/a.py:1", "report/a.py:4"]
 
 
 def test_circles_are_found() -> None:

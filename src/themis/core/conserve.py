@@ -15,21 +15,21 @@ import numpy as np
 
 from themis.core.offer import FreeGpus
 from themis.core.place import place
-from themis.core.placed_gangs import Placed, WantedGang
+from themis.core.placed_gangs import Intent, Placed, WantedGang
 from themis.core.state import EPS, State
-from themis.model.answers import Answer, GpuGrant, RoundPlan, TimeShare
 from themis.model.units import Bool, Float, Int, Seconds
 
 
 def left_over(
-    state: State, answer: Answer, offer: FreeGpus, placed: Sequence[Placed], *, stale: bool = False
+    state: State, intent: Intent, offer: FreeGpus, placed: Sequence[Placed], *, stale: bool = False
 ) -> list[Placed]:
     """Renewals, then new gangs, on GPUs of the offer that ``placed`` leaves free.
 
     Parameters
     ----------
-    placed : what the answer came to. ``stale`` : the answer is of an earlier instant, and the policy is about to be asked
-        again: gangs stay where they are for one tick, and nothing is started.
+    placed : the intent's gangs that found room.
+    stale : the answer is of an earlier instant, and the policy is about to be asked again: gangs stay where they are for one tick,
+        and nothing is started.
     """
     open_ = offer.free.copy()
     for p in placed:
@@ -37,13 +37,13 @@ def left_over(
     if not open_.any():
         return []
     taken, until = {p.job for p in placed}, state.jobs.one.until
-    stale = stale and isinstance(answer, GpuGrant)
+    stale = stale and intent.round_end is None
     stays = [
         j
         for j, gpus in state.job_gpus.items()
         if until[j] <= offer.by + EPS and j not in taken and all(open_[g] for g in gpus)
     ]
-    ends = _Ends(state, answer, offer, placed)
+    ends = _Ends(state, intent, offer, placed)
     out = []
     if stays:
         end = state.now + state.settings.tick_s if stale else ends.after(0.0)
@@ -54,7 +54,7 @@ def left_over(
     if stale or not open_.any():
         return out
     taken.update(stays)
-    gangs = _starts(state, answer, offer, open_, taken)
+    gangs = _starts(state, intent, offer, open_, taken)
     if gangs:
         end = ends.after(state.settings.container_s)
         if end > state.now:
@@ -67,22 +67,21 @@ def left_over(
 class _Ends:
     """When leases on what is left over end."""
 
-    def __init__(self, state: State, answer: Answer, offer: FreeGpus, placed: Sequence[Placed]) -> None:
+    def __init__(self, state: State, intent: Intent, offer: FreeGpus, placed: Sequence[Placed]) -> None:
         self.state, self.offer, self.placed = state, offer, placed
-        self.round_s = answer.round_s if isinstance(answer, TimeShare | RoundPlan) else None
+        self.round_end = intent.round_end
 
     def after(self, start_s: Seconds) -> Seconds:
         """The first end of a lease more than ``start_s`` from now; of rounds, the round's, or 0 where that is sooner."""
         s = self.state
-        if self.round_s is not None:
-            end = s.round_end(self.round_s)
+        if (end := self.round_end) is not None:
             return end if end - s.now > start_s + EPS or not start_s else 0.0
         running = s.lease_ends()
         ends = [*running[running > self.offer.by + EPS].tolist(), *(p.until for p in self.placed)]
         return min((end for end in ends if end > s.now + start_s + EPS), default=s.now + s.settings.lease_s)
 
 
-def _starts(s: State, answer: Answer, offer: FreeGpus, open_: Bool, taken: set[int]) -> list[WantedGang]:
+def _starts(s: State, intent: Intent, offer: FreeGpus, open_: Bool, taken: set[int]) -> list[WantedGang]:
     """Gangs for jobs that wait and fit the open GPUs by count, in order of precedence."""
     t = s.jobs
     room = np.bincount(s.machine_type[s.gpu_machine[open_]], minlength=len(s.gpu_types))
@@ -92,8 +91,8 @@ def _starts(s: State, answer: Answer, offer: FreeGpus, open_: Bool, taken: set[i
         has = np.zeros(t.size, dtype=bool)
         has[list(taken)] = True
         out_of_it |= has[rows]
-    if isinstance(answer, GpuGrant) and len(answer.declined):
-        out_of_it |= np.isin(t.app[rows], answer.declined)
+    if len(intent.declined):
+        out_of_it |= np.isin(t.app[rows], intent.declined)
     rows = rows[~out_of_it]
     if not len(rows):
         return []

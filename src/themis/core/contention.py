@@ -12,7 +12,6 @@ Differs from the paper: Themis has one fixed length (§6.4). That is the simulat
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
 from themis.core.offer import FreeGpus
 from themis.core.placed_gangs import Placed
@@ -21,16 +20,19 @@ from themis.model.units import Seconds
 from themis.policies.placement.lease_lengths import spread
 
 
-def paced(s: State, placed: Sequence[Placed], offer: FreeGpus, shortest: Seconds) -> list[Placed]:
+def paced(s: State, placed: list[Placed], offer: FreeGpus, shortest: Seconds) -> list[Placed]:
     """The same gangs with leases that end early where apps wait, or where no GPU is left for the next app.
 
+    ``shortest`` : seconds; 0: they stay as they are.
     An app's first lease is of ``shortest`` seconds while others wait for theirs. No running lease is touched, so neither is a
     gang that grows.
     """
+    if not shortest:
+        return placed
     t, until = s.jobs.one, s.jobs.until
     new = [i for i, p in enumerate(placed) if not (p.job in s.job_gpus and t.until[p.job] > offer.by + EPS)]
     if not new:
-        return list(placed)
+        return placed
     here = {p.job for p in placed}
     running = [float(until[j]) for j in s.job_gpus if j not in here and until[j] > offer.by + EPS]
     got = Counter[int]()
@@ -42,7 +44,7 @@ def paced(s: State, placed: Sequence[Placed], offer: FreeGpus, shortest: Seconds
     for p in placed:
         open_[list(p.gpus)] = False
     if open_.any() and not waiting:
-        return list(placed)
+        return placed
     out, apps = list(placed), s.apps.one
     if waiting:
         for i in new:

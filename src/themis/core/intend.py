@@ -1,23 +1,26 @@
-"""Answer -> Intent: who runs now, how many GPUs, until when, in which order.
+"""Answer -> Intent: which gangs run now, how many GPUs each has, until when, in which order.
 
-The single place that looks at the kind of an answer. What follows (``place``, ``lease``) knows only gangs.
+The single place that looks at the kind of an answer: how it is carried out (``intend``), what is kept of it (``adopt``), how long
+it holds (``in_force``), and what it entitles jobs to (``entitlement``). What follows, and reports, know only the results.
 """
 
 from __future__ import annotations
 
 from operator import itemgetter
+from typing import NamedTuple
 
 import numpy as np
 
 from themis.core.offer import FreeGpus
-from themis.core.placed_gangs import WantedGang
+from themis.core.placed_gangs import Intent, WantedGang
 from themis.core.rounds import Speeds, pick
-from themis.core.state import State
+from themis.core.state import EPS, State
 from themis.core.steady import steadied
 from themis.core.tables import RUNNING
 from themis.errors import InvariantBroken
 from themis.model.answers import Answer, GpuGrant, RoundPlan, TimeShare
-from themis.model.units import NONE, Bool, Float, Int, Seconds
+from themis.model.units import NONE, Bool, Float, Int, Seconds, round_end
+from themis.policies.api import Cadence
 
 _gpus = itemgetter(1)
 """Of a ``WantedGang``."""
@@ -26,20 +29,106 @@ KEEPS = 2.0
 """Difference of deficits, in rounds, at which a gang gives up its machine to another; each such change restarts both."""
 
 
-def intend(state: State, answer: Answer, offer: FreeGpus, spare: bool = False) -> list[WantedGang]:
-    """The gangs that an answer wants to run from now on, on GPUs of the offer, in order of precedence.
+def intend(state: State, answer: Answer, offer: FreeGpus, spare: bool = False) -> Intent:
+    """The gangs that an answer wants to run from now on, on GPUs of the offer.
 
     ``spare`` : of time shares, GPU time to which no job is entitled goes to jobs that wait (``Cadence.spare``).
     """
     match answer:
         case GpuGrant():
-            return _granted(answer)
+            shortest = state.settings.shortest_lease_s or answer.shortest_s
+            return Intent(_granted(answer), None, state.settings.tick_s, shortest, answer.declined)
         case TimeShare():
             return _time_shared(state, answer, offer, spare)
         case RoundPlan():
             return _planned(state, answer, offer)
         case _:
             raise InvariantBroken(f"an answer of kind {type(answer).__name__} cannot be carried out.")
+
+
+def adopt(state: State, answer: Answer, asked: int) -> None:
+    """Put an answer in force; ``asked`` : the state's version that it was computed for."""
+    match answer:
+        case TimeShare():
+            state.rounds.adopt(answer, state.now, asked)
+        case RoundPlan():
+            state.plan, state.plan_start = answer, state.round_end(answer.round_s) - answer.round_s
+
+
+class InForce(NamedTuple):
+    """An earlier answer that needs no new solve, if there is one; ``look`` : when to decide again in any case."""
+
+    answer: Answer | None = None
+    look: Seconds | None = None
+
+
+def in_force(state: State, cadence: Cadence, offer: FreeGpus) -> InForce:
+    """A plan whose round this is, unless it leaves GPUs idle that a job could use; else time shares that still hold."""
+    plan = _round_of_plan(state)
+    if plan is None:
+        return _shares_in_force(state, cadence)
+    return InForce() if _falls_short(plan, offer) else InForce(plan)
+
+
+def _round_of_plan(s: State) -> RoundPlan | None:
+    """The rest of the plan in force, its column 0 being the round that starts now."""
+    if s.plan is None:
+        return None
+    plan, column = s.plan, round((s.round_end(s.plan.round_s) - s.plan_start) / s.plan.round_s) - 1
+    if column >= plan.run.shape[1]:
+        return None
+    return RoundPlan(job=plan.job, gpus=plan.gpus, run=plan.run[:, column:], round_s=plan.round_s)
+
+
+def _shares_in_force(s: State, cadence: Cadence) -> InForce:
+    """Time shares where nothing changed since they were solved, or where that is not long enough ago."""
+    rounds = s.rounds
+    if rounds.answer is None or cadence.resolve_interval is None:
+        return InForce()
+    if rounds.version == s.version:
+        return InForce(rounds.answer)
+    if s.now >= rounds.solved + cadence.resolve_interval - EPS:
+        return InForce()
+    # An app that arrived since waits, maybe as the only one in the system: the rounds continue.
+    return InForce(rounds.answer, look=s.round_end(rounds.answer.round_s))
+
+
+class Entitlement(NamedTuple):
+    """GPU time that an answer entitles jobs to; rows are jobs, and a job may have several.
+
+    Attributes
+    ----------
+    job : [J], ids. ``gpus`` : [J], on average while the answer is in force; of a plan the gang.
+    round : [J], GPU-seconds of one round.
+    run : [J, R], of a plan: 1 in rounds in which the job is to run. ``ends`` : [R], when each round ends.
+    """
+
+    job: Int
+    gpus: Float
+    round: Float
+    run: Float | None = None
+    ends: Float = np.zeros(0)
+
+
+def entitlement(answer: Answer, now: Seconds, origin: Seconds) -> Entitlement | None:
+    """What an answer of this instant entitles jobs to; None where it grants leases and so promises nothing.
+
+    ``origin`` : when rounds began.
+    """
+    match answer:
+        case TimeShare():
+            size, both = answer.gpus * answer.x.sum(axis=1), answer.combos[:, 1] != NONE
+            return Entitlement(
+                job=np.concatenate([answer.combos[:, 0], answer.combos[both, 1]]),
+                gpus=np.concatenate([size, size[both]]),
+                round=np.concatenate([answer.gpus, answer.gpus[both]]) * float(answer.round_s),
+            )
+        case RoundPlan():
+            gang, run = answer.gpus.astype(np.float64), answer.run.astype(np.float64)
+            ends = round_end(now, answer.round_s, origin) + answer.round_s * np.arange(run.shape[1], dtype=np.float64)
+            return Entitlement(answer.job, gang, gang * answer.round_s, run, ends)
+        case _:
+            return None
 
 
 def _granted(grant: GpuGrant) -> list[WantedGang]:
@@ -67,7 +156,7 @@ def _granted(grant: GpuGrant) -> list[WantedGang]:
     return out
 
 
-def _time_shared(s: State, answer: TimeShare, offer: FreeGpus, spare: bool) -> list[WantedGang]:
+def _time_shared(s: State, answer: TimeShare, offer: FreeGpus, spare: bool) -> Intent:
     """Serve the jobs with the largest deficit on some type, round by round: see ``core.rounds``."""
     free = np.bincount(s.machine_type[s.gpu_machine[offer.free]], minlength=len(s.gpu_types)).tolist()
     until, combos = s.round_end(answer.round_s), answer.combos
@@ -90,7 +179,9 @@ def _time_shared(s: State, answer: TimeShare, offer: FreeGpus, spare: bool) -> l
     out = _large_first(_near(s, answer, out) if answer.apart is not None else out)
     if spare and any(free):
         out += _on_spare(s, answer, offer, free, combos[rows], until)
-    return out
+    # Where no job with a share has a deficit yet, one may have by the next round.
+    later = bool(picked) or bool((answer.x[idle.all(axis=1)] > 0).any())
+    return Intent(out, until, next_look=until if later else None, if_none_placed=True)
 
 
 def _near(s: State, answer: TimeShare, gangs: list[WantedGang]) -> list[WantedGang]:
@@ -179,12 +270,14 @@ def _may_share(s: State, jobs: Int, gpu_type: int, gpus: int) -> bool:
     return (one, other, gpu_type) in s.speeds.beside and (other, one, gpu_type) in s.speeds.beside
 
 
-def _planned(s: State, plan: RoundPlan, offer: FreeGpus) -> list[WantedGang]:
+def _planned(s: State, plan: RoundPlan, offer: FreeGpus) -> Intent:
     until = s.round_end(plan.round_s)
     rows = np.flatnonzero(plan.run[:, 0])
     rows = rows[offer.idle(plan.job[rows])]
     gangs = zip(plan.job[rows].tolist(), plan.gpus[rows].tolist())
-    return _large_first([WantedGang(app=int(s.jobs.app[j]), job=j, gpus=gpus, until=until) for j, gpus in gangs])
+    wanted = _large_first([WantedGang(app=int(s.jobs.app[j]), job=j, gpus=gpus, until=until) for j, gpus in gangs])
+    # A plan may leave GPUs idle until its next round.
+    return Intent(wanted, until, next_look=until if plan.run[:, 1:].any() else None)
 
 
 def _large_first(gangs: list[WantedGang]) -> list[WantedGang]:
@@ -192,15 +285,10 @@ def _large_first(gangs: list[WantedGang]) -> list[WantedGang]:
     return sorted(gangs, key=_gpus, reverse=True)
 
 
-def falls_short(plan: RoundPlan, offer: FreeGpus) -> bool:
+def _falls_short(plan: RoundPlan, offer: FreeGpus) -> bool:
     """Whether a plan's first round leaves GPUs idle that a waiting job could use: work took longer than was planned."""
     rows = offer.waiting()
     runs = np.isin(rows, plan.job[plan.run[:, 0]])
     gangs = dict(zip(plan.job.tolist(), plan.gpus.tolist()))
     spare = int(offer.free.sum()) - sum(gangs[j] for j in rows[runs].tolist())
     return any(0 < gangs.get(j, 0) <= spare for j in rows[~runs].tolist())
-
-
-def plan_from(plan: RoundPlan, column: int) -> RoundPlan:
-    """The rest of a plan, its column 0 being the round that starts now."""
-    return RoundPlan(job=plan.job, gpus=plan.gpus, run=plan.run[:, column:], round_s=plan.round_s)

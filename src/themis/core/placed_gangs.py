@@ -1,10 +1,12 @@
-"""What a decision is made of on its way from an answer to leases: gangs, and gangs on exact GPUs."""
+"""The forms of a decision on its way from an answer to leases: an intent, its gangs, and gangs on exact GPUs."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from themis.model.units import NONE, Seconds
+import numpy as np
+
+from themis.model.units import NONE, Int, Seconds
 from themis.policies.placement.packing import Counts
 
 
@@ -31,6 +33,29 @@ class WantedGang(NamedTuple):
     combo: int = NONE
     worth: tuple[float, ...] = ()
     near: Seconds | None = None
+
+
+class Intent(NamedTuple):
+    """The gangs that an answer wants, and everything else that its kind decides.
+
+    Attributes
+    ----------
+    gangs : in order of precedence.
+    round_end : when the round ends; None for leases, which end when each says.
+    tick : seconds; new leases end on its multiples. 0: they end as placed.
+    shortest : seconds to which leases may be shortened while apps wait (``core.contention``); 0: none is.
+    declined : ids of apps to which nothing that is left over is given.
+    next_look : when to decide again even if no lease ends by then; None: no need.
+    if_none_placed : ``next_look`` counts only if no gang is placed.
+    """
+
+    gangs: list[WantedGang]
+    round_end: Seconds | None = None
+    tick: Seconds = 0.0
+    shortest: Seconds = 0.0
+    declined: Int = np.zeros(0, dtype=np.int64)
+    next_look: Seconds | None = None
+    if_none_placed: bool = False
 
 
 class Placed(NamedTuple):

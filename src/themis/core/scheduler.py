@@ -1,8 +1,7 @@
 """The only door into the core: ``step(event, now)`` changes the state and returns commands.
 
 No clock, no I/O, no threads. Within one instant the events come first, each with its own consequences; then ``Wake``
-settles the instant: leases that end now and whatever else is free are one offer, and the policy is asked once
-(``Solve``). Its answer comes back as ``Allocated`` and takes one road: intend -> place -> lease.
+settles the instant with one decision (``core.decision``).
 """
 
 from __future__ import annotations
@@ -13,21 +12,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from themis.core import app_lifecycle, changes, fairness_unit, phases, quota_limits, reference, regimes, rungs
+from themis.core import app_lifecycle, changes, fairness_unit, phases, reference, regimes, rungs
 from themis.core import take_snapshot as snapshots
-from themis.core.conserve import left_over
-from themis.core.contention import paced
-from themis.core.intend import falls_short, intend, plan_from
-from themis.core.leases import Freed, Leases
-from themis.core.offer import FreeGpus
+from themis.core.decision import Decider
+from themis.core.leases import Freed
 from themis.core.packed import unpack
-from themis.core.place import place
-from themis.core.placed_gangs import Placed, WantedGang
+from themis.core.placed_gangs import Placed
 from themis.core.state import EPS, State
 from themis.core.tables import OUTCOMES, Status
 from themis.core.validate import validate
 from themis.fairness.forecasts.rules import FORECASTER, Forecaster
-from themis.model.answers import Answer, Ask, GpuGrant, RoundPlan, Solved, TimeShare
+from themis.model.answers import Ask
 from themis.model.events import (
     AccountingSet,
     AgentBid,
@@ -38,7 +33,6 @@ from themis.model.events import (
     AppSubmitted,
     BatchChanged,
     BidsCollected,
-    CollectBids,
     Command,
     Compacted,
     CurveStopped,
@@ -64,14 +58,12 @@ from themis.model.events import (
     ProfilesSet,
     QuotaSet,
     SettingsChanged,
-    Solve,
     SpeedMeasured,
     UserWeightsSet,
     Wake,
-    WakeAt,
 )
 from themis.model.settings import Settings
-from themis.model.snapshot import Kind, Snapshot
+from themis.model.snapshot import Kind
 from themis.model.speed import ProfileBook
 from themis.model.units import NONE, Seconds
 from themis.model.workload import CurveStopping
@@ -80,7 +72,7 @@ from themis.policies.tuning.curves import Verdict
 from themis.policies.tuning.split import choose_job
 
 
-class Scheduler:
+class Scheduler(Decider):
     """State and rules; the caller that answers ``Solve`` runs the policy."""
 
     def __init__(
@@ -91,17 +83,9 @@ class Scheduler:
         needs: frozenset[str] = frozenset(),
         forecaster: Forecaster = FORECASTER,
     ) -> None:
-        self.state = State(book, settings, forecaster)
+        super().__init__(State(book, settings, forecaster), pace, needs)
         self.state.keeps_reference = "reference" in needs
-        self.settings, self.pace, self.needs = settings, pace, needs
-        self.out: list[Command] = []
-        self.leases = Leases(self.state, self._wake)
-        self.solving: Snapshot | None = None
-        self.offer: FreeGpus | None = None
-        """What ``solving`` is about, as long as no event but the answers to it came since."""
-        self.memo = snapshots.Memo()
-        self.wakes: set[Seconds] = set()
-        """Instants for which a ``Wake`` is already on its way."""
+        self.settings = settings
 
     def step(self, event: Event, now: Seconds) -> list[Command]:
         """Take one event in and return what is to be done about it.
@@ -123,10 +107,10 @@ class Scheduler:
         match event:
             # Answers to what was asked: the offer that they are about stands.
             case Allocated():
-                self._allocated(event)
+                self.allocated(event)
                 return
             case BidsCollected():
-                self._bids(event)
+                self.collected(event)
                 return
         self.offer = None
         match event:
@@ -140,7 +124,7 @@ class Scheduler:
                     self._changed()
                 return
             case Wake():
-                self._settle()
+                self.settle()
                 return
             case AgentBid() | Compacted() | AccountingSet() | GpusIdle():
                 return
@@ -228,19 +212,6 @@ class Scheduler:
     def stopping(self) -> Mapping[int, Seconds]:
         """Jobs whose gang was asked to stop and has not stopped yet, with the time of the request."""
         return self.leases.stopping
-
-    def _changed(self) -> None:
-        """Something happened that may free GPUs or want some: settle soon, together with what happens until then."""
-        now, due = self.state.now, self.state.now + self.settings.gather_s
-        self.state.version += 1
-        if not any(now <= time <= due for time in self.wakes):
-            self.wakes.add(due)
-            self.out.append(WakeAt(time=due))
-
-    def _wake(self, time: Seconds) -> None:
-        if time not in self.wakes:
-            self.wakes.add(time)
-            self.out.append(WakeAt(time=time))
 
     # ---- jobs and apps ----------------------------------------------------------------------------------------------
 
@@ -525,145 +496,3 @@ class Scheduler:
                 self.leases.revoke(j, "moved", Status.WAITING)
         s.resize_machine(n, event.gpus)
         s.plan = None
-
-    # ---- decisions --------------------------------------------------------------------------------------------------
-
-    def _settle(self) -> None:
-        """The instant is over: if GPUs are free and somebody could use them, one decision on all of them."""
-        s = self.state
-        self.wakes = {time for time in self.wakes if time > s.now}
-        s.delayed = {j for j in s.delayed if s.jobs.ready[j] > s.now + EPS}
-        if self.solving is None and not self._idles():
-            planned = self._plan_answer() or self._shares_in_force()
-            offer = FreeGpus(state=s, by=s.now)
-            if isinstance(planned, RoundPlan) and falls_short(planned, offer):
-                planned = None
-            if offer.free.any() and offer.wanted():
-                if planned is not None:
-                    self._carry_out(planned, offer)
-                else:
-                    self._solve(self._picture(offer))
-                    self.offer = offer
-        self._wake_for_expiry()
-
-    def _picture(self, offer: FreeGpus) -> Snapshot:
-        """What the policy decides on; forecasts that had to be remade for it are recorded."""
-        s = self.state
-        view, renewed = snapshots.take_renewing(
-            s, needs=self.needs, free=offer.free, present=offer.present, memo=self.memo
-        )
-        for a, finish in renewed.items():
-            s.apps.finish[a], s.apps.stale[a] = finish, 0
-        return view
-
-    def _solve(self, view: Snapshot) -> None:
-        self.solving = view
-        self.out.append(Solve(version=view.version, snapshot=view))
-
-    def _wake_for_expiry(self) -> None:
-        until = self.state.lease_ends()
-        ahead = until[until > self.state.now + EPS]
-        if len(ahead) and np.isfinite(first := float(ahead.min())):
-            self._wake(first)
-
-    def _plan_answer(self) -> RoundPlan | None:
-        s = self.state
-        if s.plan is None:
-            return None
-        column = round((s.round_end(s.plan.round_s) - s.plan_start) / s.plan.round_s) - 1
-        return plan_from(s.plan, column) if column < s.plan.run.shape[1] else None
-
-    def _idles(self) -> bool:
-        """Without backfilling, what falls free in mid-round waits for the round's end."""
-        s, pace = self.state, self.pace
-        if pace.backfill or pace.round_s is None:
-            return False
-        end = s.round_end(pace.round_s)
-        if end - s.now > pace.round_s - EPS:
-            return False
-        self._wake(end)
-        return True
-
-    def _shares_in_force(self) -> TimeShare | None:
-        """Time shares that need no new solve: nothing changed since, or not long enough ago."""
-        rounds, pace, now = self.state.rounds, self.pace, self.state.now
-        if rounds.answer is None or pace.resolve_interval is None or rounds.version == self.state.version:
-            return rounds.answer if pace.resolve_interval is not None else None
-        if now >= rounds.solved + pace.resolve_interval - EPS:
-            return None
-        # An app that arrived since waits, maybe as the only one in the system: the rounds continue.
-        self._wake(self.state.round_end(rounds.answer.round_s))
-        return rounds.answer
-
-    def _bids(self, event: BidsCollected) -> None:
-        if self.solving is None or event.version != self.solving.version:
-            return
-        self._solve(self.solving.with_bids(event.bids))
-
-    def _allocated(self, event: Allocated) -> None:
-        s = self.state
-        if isinstance(event.solved.answer, Ask):
-            view = self.solving if self.solving is not None else snapshots.take(s)
-            self.out.append(CollectBids(version=event.version, ask=event.solved.answer, snapshot=view))
-            return
-        solving, self.solving = self.solving, None
-        asked, by = (s.version, s.now) if solving is None else (solving.version, solving.now)
-        stale = asked != s.version or self._ran_out(by)
-        if stale:
-            # Time passed while the solve ran (live only): what still fits is placed. Leases that ran out since were not on
-            # offer; they, and whatever else happened, are for the next decision.
-            self._wake(s.now)
-        self._remember(event.solved, asked)
-        offer, self.offer = self.offer, None
-        # If the answer came at the same instant, nothing happened since: it is the same offer.
-        still = offer is not None and solving is not None and offer.by == by == s.now and asked == s.version
-        offer = offer if offer is not None and still else FreeGpus(state=s, by=by)
-        self._carry_out(event.solved.answer, offer, stale=stale)
-        s.round += 1
-        self._wake_for_expiry()
-
-    def _ran_out(self, since: Seconds) -> bool:
-        """Whether leases expired after ``since`` on which no decision was made yet."""
-        until = self.state.lease_ends()
-        return bool(((until > since + EPS) & (until <= self.state.now + EPS)).any())
-
-    def _remember(self, solved: Solved, asked: int) -> None:
-        s, answer = self.state, solved.answer
-        if isinstance(answer, TimeShare):
-            s.rounds.adopt(answer, s.now, asked)
-        elif isinstance(answer, RoundPlan):
-            s.plan, s.plan_start = answer, s.round_end(answer.round_s) - answer.round_s
-
-    def _carry_out(self, answer: Answer, offer: FreeGpus, *, stale: bool = False) -> None:
-        gangs = intend(self.state, answer, offer, self.pace.spare)
-        found = place(self.state, gangs, offer)
-        if self.pace.spare and self.settings.renew_idle:
-            found += left_over(self.state, answer, offer, found, stale=stale)
-        placed = quota_limits.within_quotas(self.state, found)
-        if isinstance(answer, GpuGrant) and (shortest := self.settings.shortest_lease_s or answer.shortest_s):
-            placed = paced(self.state, placed, offer, shortest)
-        if isinstance(answer, TimeShare):
-            self._start_round(gangs, placed)
-            if not placed and (answer.x[offer.idle(answer.combos).all(axis=1)] > 0).any():
-                # No job has a deficit yet; by the next round one may have.
-                self._wake(self.state.round_end(answer.round_s))
-        self.leases.change(placed, offer.by, self.settings.tick_s if isinstance(answer, GpuGrant) else 0.0)
-        if isinstance(answer, RoundPlan) and answer.run[:, 1:].any():
-            # A plan may leave GPUs idle until its next round.
-            self._wake(self.state.round_end(answer.round_s))
-        if placed and len(placed) < len(found):
-            # What a quota forbids is offered again at the same instant; a user who has reached it takes no part any more.
-            self.state.version += 1
-            self._wake(self.state.now)
-
-    def _start_round(self, gangs: list[WantedGang], placed: list[Placed]) -> None:
-        """Gangs that found room count as served until their round ends."""
-        there, machine_of = {p.job: p.gpus for p in placed}, self.state.machine_of
-        for gang in gangs:
-            if gang.job not in there or gang.combo == NONE:
-                continue
-            if gang.worth:
-                self.state.rounds.make_up(gang.combo, gang.until - self.state.now, gang.worth)
-            else:
-                near = gang.near is not None and len({machine_of[g] for g in there[gang.job]}) == 1
-                self.state.rounds.add_received(gang.combo, gang.gpu_type, gang.until - self.state.now, near=near)

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from themis.core.fairness_unit import groups_of, weights
-from themis.model.answers import Answer, RoundPlan, TimeShare
+from themis.core.intend import entitlement
+from themis.model.answers import Answer
 from themis.model.events import FairnessSet
-from themis.model.units import NONE, Float, GpuSeconds, Int, Seconds, round_end
+from themis.model.units import Float, GpuSeconds, Int, Seconds
 from themis.model.workload import App
 
 
@@ -197,26 +198,20 @@ class Delivery:
             return
         self._change(time)
         self._close(time)
-        if isinstance(answer, TimeShare):
-            size = answer.gpus * answer.x.sum(axis=1)
-            both = answer.combos[:, 1] != NONE
-            job = np.concatenate([answer.combos[:, 0], answer.combos[both, 1]])
-            self.promise = _Promise(since=time, job=job, rate=np.concatenate([size, size[both]]))
-            self._rounds(job, np.concatenate([answer.gpus, answer.gpus[both]]) * float(answer.round_s))
-        elif isinstance(answer, RoundPlan):
-            first = round_end(time, answer.round_s, self.origin)
-            ends: Float = first + answer.round_s * np.arange(answer.run.shape[1], dtype=np.float64)
-            job, gang, run = answer.job, answer.gpus.astype(np.float64), answer.run.astype(np.float64)
-            if self.promise is not None and len(rows := self.promise.running(time, job[run[:, 0] > 0])):
-                # Decided in mid-round: what runs by the plan before runs to the round's end.
-                goes_on = np.zeros((len(rows), run.shape[1]))
-                goes_on[:, 0] = 1.0
-                job = np.concatenate([job, self.promise.job[rows]])
-                gang, run = np.concatenate([gang, self.promise.rate[rows]]), np.concatenate([run, goes_on])
-            self.promise = _Promise(since=time, job=job, rate=gang, run=run, ends=ends)
-            self._rounds(answer.job, answer.gpus.astype(np.float64) * answer.round_s)
-        else:
+        due = entitlement(answer, time, self.origin)
+        if due is None:
             self.promise = None
+            return
+        self._rounds(due.job, due.round)
+        job, rate, run = due.job, due.gpus, due.run
+        if run is not None and self.promise is not None:
+            rows = self.promise.running(time, job[run[:, 0] > 0])
+            # Decided in mid-round: what runs by the plan before runs to the round's end.
+            goes_on = np.zeros((len(rows), run.shape[1]))
+            goes_on[:, 0] = 1.0
+            job, rate = np.concatenate([job, self.promise.job[rows]]), np.concatenate([rate, self.promise.rate[rows]])
+            run = np.concatenate([run, goes_on])
+        self.promise = _Promise(since=time, job=job, rate=rate, run=run, ends=due.ends)
 
     # ---- totals -----------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ import orjson
 from themis.core import take_snapshot as snapshots
 from themis.core.checkpoint import load, save
 from themis.core.conserve import left_over
-from themis.core.intend import intend
+from themis.core.intend import adopt, intend
 from themis.core.offer import FreeGpus
 from themis.core.packed import pack, unpack
 from themis.core.place import place
@@ -29,7 +29,7 @@ from themis.core.scheduler import Scheduler
 from themis.core.state import EPS
 from themis.core.tables import Status
 from themis.errors import InputError
-from themis.model.answers import Ask, Solved, TimeShare
+from themis.model.answers import Ask, Solved
 from themis.model.settings import Settings
 from themis.model.snapshot import Snapshot
 from themis.model.units import Seconds
@@ -149,11 +149,11 @@ def decide(dump: Dump, spec: str = "") -> DumpedDecision:
         solved = policy(snapshot, Workbench())
     spent = process_time() - began
     state, offer = core.state, FreeGpus(state=core.state, by=core.state.now)
-    if isinstance(solved.answer, TimeShare):
-        state.rounds.adopt(solved.answer, state.now, state.version)
-    placed = place(state, intend(state, solved.answer, offer, policy.pace.spare), offer)
+    adopt(state, solved.answer, state.version)
+    intent = intend(state, solved.answer, offer, policy.pace.spare)
+    placed = place(state, intent.gangs, offer)
     if policy.pace.spare and core.settings.renew_idle:
-        placed += left_over(state, solved.answer, offer, placed)
+        placed += left_over(state, intent, offer, placed)
     return DumpedDecision(time=snapshot.now, core=core, snapshot=snapshot, solved=solved, placed=placed, cpu_s=spent)
 
 
