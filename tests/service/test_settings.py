@@ -82,6 +82,8 @@ def test_every_key_of_the_file_arrives(tmp_path: Path) -> None:
         max_submissions: 13
         allow_root: true
         containment: none
+        max_processes: 100
+        pass_variables: [HTTPS_PROXY]
         single_trust: true
         gather: 1s
         check_state: true

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from themis.errors import ThemisError
 from themis.machines.agent.channel import connect
+from themis.machines.agent.gpus import device_nodes
 from themis.machines.agent.keeper import PR_SET_CHILD_SUBREAPER
 from themis.machines.agent.means import AUTO, find
 from themis.machines.agent.node_agent import AgentSettings, NodeAgent
@@ -38,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
             allow_root=given.allow_root,
             leave=given.leave,
             claims=tuple(given.claim),
-            means=find(given.containment),
+            means=replace(find(given.containment), nodes=device_nodes(given.device) if given.device else {}),
             reaper=True,
             devices=tuple(given.device),
             cache_bytes=given.cache_bytes,

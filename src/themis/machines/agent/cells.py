@@ -4,8 +4,8 @@
     namespace   a PID namespace of the gang: when its first process ends, the kernel ends all others before
     none        neither; members are found by parent, and by a variable in their environment
 
-Memory and CPU are limited by the controllers that the machine has: files of cgroup v2 in the gang's cgroup, or a cgroup of
-the gang in the v1 hierarchy of the controller.
+Memory, CPU and the number of processes are limited by the controllers that the machine has: files of cgroup v2 in the gang's
+cgroup, or a cgroup of the gang in the v1 hierarchy of the controller.
 
 Standard library alone, and no other file of this package: the supervisor of a gang (``keeper.py``) loads it by its path.
 Linux man pages cgroups(7), pid_namespaces(7), user_namespaces(7); the kernel's admin-guide/cgroup-v2 and cgroup-v1/memory.
@@ -30,6 +30,8 @@ KILL = "cgroup.kill"
 """Since Linux 5.14; before, a cgroup is frozen and its processes are killed one by one."""
 PERIOD_US = 100_000
 """Of CPU quotas, the kernel's default."""
+MOST_PROCESSES = 1 << 22
+"""The largest number that the kernel takes as a limit of processes."""
 CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWPID = 0x00020000, 0x10000000, 0x20000000
 MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_SLAVE = 2, 4, 8, 0x4000, 0x80000
 PR_SET_PDEATHSIG = 1
@@ -47,12 +49,14 @@ class Cell:
     group : folder of the gang's cgroup v2; empty for other kinds.
     limits : folders of the gang's cgroups in v1 hierarchies, which hold limits only.
     memory : file in which the kernel counts processes that it killed because the gang exceeded its memory; empty without a limit.
+    processes : file in which it counts those that it did not start because the gang had too many; empty without a limit.
     """
 
     kind: str = NONE
     group: str = ""
     limits: tuple[str, ...] = ()
     memory: str = ""
+    processes: str = ""
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -102,12 +106,11 @@ class Cell:
 
     def out_of_memory(self) -> int:
         """Processes that the kernel killed so far because the gang exceeded its memory."""
-        with contextlib.suppress(OSError, ValueError):
-            for line in Path(self.memory).read_text().splitlines() if self.memory else ():
-                name, _, count = line.partition(" ")
-                if name == "oom_kill":
-                    return int(count)
-        return 0
+        return _count(self.memory, "oom_kill")
+
+    def out_of_processes(self) -> int:
+        """Processes and threads that the kernel did not start so far because the gang had as many as it may."""
+        return _count(self.processes, "max")
 
     def remove(self) -> None:
         """Drop the gang's cgroups; those that still hold a process stay."""
@@ -131,6 +134,16 @@ def tree(folder: str) -> Iterator[str]:
     """A cgroup and those below it, parents first."""
     for base, _, _ in os.walk(folder):
         yield base
+
+
+def _count(path: str, wanted: str) -> int:
+    """A number in a file of names and numbers; 0 without such a file."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path(path).read_text().splitlines() if path else ():
+            name, _, count = line.partition(" ")
+            if name == wanted:
+                return int(count)
+    return 0
 
 
 # ---- limits -----------------------------------------------------------------------------------------------------------
@@ -169,6 +182,17 @@ def limit_cpus(folder: str, cpus: float) -> None:
         return
     Path(folder, "cpu.cfs_period_us").write_text(str(PERIOD_US))
     Path(folder, "cpu.cfs_quota_us").write_text(str(quota))
+
+
+def limit_processes(folder: str, count: int) -> str:
+    """Limit a cgroup to this many processes and threads; returns the file with the count of those that were not started.
+
+    Raises
+    ------
+    OSError : the cgroup has no pids controller.
+    """
+    Path(folder, "pids.max").write_text(str(min(count, MOST_PROCESSES)))
+    return f"{folder}/pids.events"
 
 
 # ---- PID namespaces ---------------------------------------------------------------------------------------------------

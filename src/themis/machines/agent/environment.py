@@ -1,7 +1,7 @@
 """What a rank finds in its environment: the names that PyTorch, torchrun and Lightning expect, and ours.
 
-Nothing of the agent's own environment leaks into jobs but a short list, and no ``SLURM_*`` name ever does: frameworks
-that find one believe that Slurm started them.
+Jobs get a short list of the agent's own environment, and what the operator names (``inherits``). No ``SLURM_*`` name is ever
+passed on: frameworks that find one believe that Slurm started them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,6 @@ INHERITED = (
     "LC_ALL",
     "LC_CTYPE",
     "TZ",
-    "LD_LIBRARY_PATH",
-    "CUDA_HOME",
-    "SSL_CERT_FILE",
     # Two jobs on one GPU run side by side through NVIDIA's multi-process service where its daemon runs.
     "CUDA_MPS_PIPE_DIRECTORY",
     "CUDA_MPS_LOG_DIRECTORY",
@@ -41,7 +38,7 @@ def rank_env(spec: TaskSpec, number: int, run: str, inherited: Mapping[str, str]
     """
     outer = os.environ if inherited is None else inherited
     env = {"PYTHONUNBUFFERED": "1"}
-    env |= {name: outer[name] for name in (*INHERITED, *(() if spec.user else OWN)) if name in outer}
+    env |= {name: outer[name] for name in (*INHERITED, *(() if spec.user else OWN), *spec.inherits) if name in outer}
     env |= _user(spec.user) | {k: v for k, v in spec.env.items() if not k.startswith("SLURM_")}
     env |= {
         "CUDA_VISIBLE_DEVICES": ",".join(filter(None, spec.devices)),

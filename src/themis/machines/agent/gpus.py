@@ -25,11 +25,14 @@ import struct
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from themis.errors import InputError
+from themis.machines.agent.fence import Node
 from themis.machines.agent.locks import inhabited
 
 CLAIMS = Path("/var/tmp")
+DEVICES = Path("/dev")
 LOCKS = Path("/proc/locks")
 """All locks of this machine, by device and inode; those of other PID namespaces are not shown where they have an owner."""
 MOST_FOLDERS = 100
@@ -226,6 +229,32 @@ def nvml_gpus() -> list[tuple[str, str]]:
     if not found:
         raise InputError(f"NVML finds no GPU on this machine. {instead}")
     return [(uuid, kind) for _, uuid, kind in sorted(found)]
+
+
+def device_nodes(devices: Sequence[str]) -> dict[str, Node]:
+    """Device node of each GPU that NVML finds here, by UUID, and of the GPU that each of ``devices`` is a part of (MIG).
+
+    Empty without a driver. GPUs without a device node, as in a container that does not have them, are left out.
+    """
+    found: dict[str, Node] = {}
+    with contextlib.suppress(Exception):  # no package, no driver: virtual GPUs
+        import pynvml
+
+        pynvml.nvmlInit()
+        for i in range(pynvml.nvmlDeviceGetCount()):
+            gpu = pynvml.nvmlDeviceGetHandleByIndex(i)
+            with contextlib.suppress(OSError):
+                found[_text(pynvml.nvmlDeviceGetUUID(gpu))] = _node(pynvml, gpu)
+        for device in set(devices) - found.keys():
+            with contextlib.suppress(OSError, pynvml.NVMLError):
+                part = pynvml.nvmlDeviceGetHandleByUUID(device)
+                found[device] = _node(pynvml, pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(part))
+    return found
+
+
+def _node(nvml: Any, gpu: Any) -> Node:
+    """The device of a GPU, which the driver names by its minor number. Raises OSError where there is no such file."""
+    return Node.of(DEVICES / f"nvidia{nvml.nvmlDeviceGetMinorNumber(gpu)}")
 
 
 def slot_size() -> int:

@@ -570,7 +570,7 @@ class Supervisor:
                     break
         self.status.saved = bool(self.status.began) and newest(self.task["checkpoint_dir"]) != self.checkpoints
         self.status.phase, self.status.ended = "ended", self.system.clock()
-        for note in notes(self.status, self.task):
+        for note in notes(self.status, self.task, self.cell.out_of_processes()):
             for rank in self.ranks[:1]:
                 rank.log.write(f"themis: {note}\n".encode())
 
@@ -750,7 +750,7 @@ def as_cell(task: dict[str, Any]) -> Cell:
     cell = task.get("cell")
     if cell is None:  # a task of an earlier version
         return Cell()
-    return Cell(cell["kind"], cell["group"], tuple(cell["limits"]), cell["memory"])
+    return Cell(cell["kind"], cell["group"], tuple(cell["limits"]), cell["memory"], cell.get("processes", ""))
 
 
 def newest(folder: str) -> tuple[int, int]:
@@ -769,10 +769,15 @@ def newest(folder: str) -> tuple[int, int]:
     return latest, count
 
 
-def notes(status: RanksStatus, task: dict[str, Any]) -> Iterator[str]:
-    """What the job's owner should read at the end of its log."""
+def notes(status: RanksStatus, task: dict[str, Any], refused: int = 0) -> Iterator[str]:
+    """What the job's owner should read at the end of its log; ``refused`` : processes that were not started, being too many."""
     if status.message:
         yield status.message
+    if refused:
+        yield (
+            f"it had as many processes and threads as it may have on this machine, {task['processes']}, and {refused} more were "
+            "not started; see max_processes"
+        )
     if status.killed and status.began:
         yield f"what had not ended {task['grace_s']:g} s after {task['stop_signal']} was killed; see grace_s"
     asked = status.cause not in ("", "peer", "absent", "not_started", "machine", "memory")

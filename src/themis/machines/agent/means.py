@@ -7,12 +7,14 @@ import hashlib
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from themis.errors import InputError, UnknownName
-from themis.machines.agent import cells
+from themis.machines.agent import cells, fence
 from themis.machines.agent.cells import CGROUP, KINDS, NAMESPACE, NONE, Cell
+from themis.machines.agent.fence import DENY, Node
 
 AUTO = "auto"
 WANTED = (AUTO, *KINDS)
@@ -29,7 +31,9 @@ class Means:
     Attributes
     ----------
     containment : cgroup | namespace | none. ``why_not`` : why nothing stronger was possible; empty if it was not needed.
-    group : cgroup v2 folder below which gangs get theirs. ``memory``, ``cpu`` : likewise for limits, v1 or v2; empty if none.
+    group : cgroup v2 folder below which gangs get theirs. ``memory``, ``cpu``, ``processes``, ``devices`` : likewise for limits
+        and the fence around a gang's GPUs, v1 or v2; empty if none.
+    nodes : device node of each GPU of the machine, by UUID, those of other services among them; empty where GPUs are virtual.
     """
 
     containment: str = NONE
@@ -37,18 +41,32 @@ class Means:
     group: str = ""
     memory: str = ""
     cpu: str = ""
+    processes: str = ""
+    devices: str = ""
+    nodes: Mapping[str, Node] = field(default_factory=dict)
 
     @property
     def limits(self) -> tuple[str, ...]:
-        """What of a job is limited: memory, cpus."""
-        return (*("memory",) * bool(self.memory), *("cpus",) * bool(self.cpu))
+        """What of a job is limited: memory, cpus, processes, devices (it can open no other GPU than its own)."""
+        found = {"memory": self.memory, "cpus": self.cpu, "processes": self.processes, "devices": self.devices}
+        return tuple(name for name, folder in found.items() if folder)
 
-    def cell(self, folder: Path, memory: int = 0, cpus: float = 0.0) -> Cell:
+    def fenced_off(self, devices: Collection[str]) -> set[Node]:
+        """Device nodes of the GPUs that a gang with these must not open; none where one of its own is not known."""
+        if not all(device in self.nodes for device in devices):
+            return set()
+        return {*self.nodes.values()} - {self.nodes[device] for device in devices}
+
+    def cell(
+        self, folder: Path, memory: int = 0, cpus: float = 0.0, processes: int = 0, devices: Collection[str] = ()
+    ) -> Cell:
         """Make the cell of the gang whose task has this folder.
 
         Parameters
         ----------
-        memory : bytes that the gang may use on this machine. ``cpus`` : CPUs. 0 for no limit of ours.
+        memory : bytes that the gang may use on this machine. ``cpus`` : CPUs. ``processes`` : with their threads. 0 for no limit
+            of ours.
+        devices : UUIDs of its GPUs here; it can open no other.
 
         Raises
         ------
@@ -56,25 +74,29 @@ class Means:
         """
         name, made = name_of(folder), list[str]()
         group = f"{self.group}/{name}" if self.containment == CGROUP else ""
-        counter, limits = "", list[str]()
+
+        def of(base: str) -> str:
+            # v2 controllers limit the gang's own cgroup; a v1 hierarchy has one of its own.
+            path = group if group and base == self.group else f"{base}/{name}"
+            _make(path, made)
+            return path
+
+        killed = refused = ""
         try:
             if group:
                 _make(group, made)
-            # v2 controllers limit the gang's own cgroup; a v1 hierarchy has one of its own.
             if memory and self.memory:
-                folder_of = group if group and self.memory == self.group else f"{self.memory}/{name}"
-                _make(folder_of, made)
-                counter = cells.limit_memory(folder_of, memory)
-                limits.append(folder_of)
+                killed = cells.limit_memory(of(self.memory), memory)
             if cpus and self.cpu:
-                folder_of = group if group and self.cpu == self.group else f"{self.cpu}/{name}"
-                _make(folder_of, made)
-                cells.limit_cpus(folder_of, cpus)
-                limits.append(folder_of)
+                cells.limit_cpus(of(self.cpu), cpus)
+            if processes and self.processes:
+                refused = cells.limit_processes(of(self.processes), processes)
+            if self.devices and (others := self.fenced_off(devices)):
+                fence.deny(of(self.devices), others)
         except OSError:
             Cell(CGROUP, "", tuple(made)).remove()
             raise
-        return Cell(self.containment, group, tuple(dict.fromkeys(f for f in limits if f != group)), counter)
+        return Cell(self.containment, group, tuple(path for path in made if path != group), killed, refused)
 
 
 UNCONTAINED = Means()
@@ -107,7 +129,12 @@ def find(wanted: str = AUTO) -> Means:
     """
     if wanted not in WANTED:
         raise UnknownName("containment", wanted, WANTED)
-    memory, cpu = _v1("memory", "memory.limit_in_bytes"), _v1("cpu", "cpu.cfs_quota_us")
+    found = Means(
+        memory=_v1("memory", "memory.limit_in_bytes"),
+        cpu=_v1("cpu", "cpu.cfs_quota_us"),
+        processes=_v1("pids", "pids.max"),
+        devices=_v1("devices", DENY, "c 195:254 m"),
+    )
     problems = []
     if wanted in (AUTO, CGROUP):
         group, problem = _unified()
@@ -116,20 +143,22 @@ def find(wanted: str = AUTO) -> Means:
             return Means(
                 containment=CGROUP,
                 group=group,
-                memory=group if "memory" in has else memory,
-                cpu=group if "cpu" in has else cpu,
+                memory=group if "memory" in has else found.memory,
+                cpu=group if "cpu" in has else found.cpu,
+                processes=group if "pids" in has else found.processes,
+                devices=found.devices or ("" if _tried_group(group, "fence") else group),
             )
         problems.append(f"cgroup: {problem}")
     if wanted in (AUTO, NAMESPACE):
         problem = _tried(NAMESPACE)
         if not problem:
-            return Means(containment=NAMESPACE, why_not="; ".join(problems), memory=memory, cpu=cpu)
+            return replace(found, containment=NAMESPACE, why_not="; ".join(problems))
         problems.append(f"namespace: {problem}")
     if wanted in (CGROUP, NAMESPACE):
         raise InputError(
             f"containment is {wanted!r}, which this machine does not allow ({'; '.join(problems)}); set containment: auto."
         )
-    return Means(containment=NONE, why_not="; ".join(problems), memory=memory, cpu=cpu)
+    return replace(found, why_not="; ".join(problems))
 
 
 def _unified() -> tuple[str, str]:
@@ -145,7 +174,7 @@ def _unified() -> tuple[str, str]:
 
 def _controllers(base: str) -> set[str]:
     """v2 controllers that groups below ``base`` have; they are switched on there where that is allowed."""
-    for name in ("memory", "cpu"):
+    for name in ("memory", "cpu", "pids"):
         with contextlib.suppress(OSError):
             Path(base, "cgroup.subtree_control").write_text(f"+{name}")
     try:
@@ -154,30 +183,38 @@ def _controllers(base: str) -> set[str]:
         return set()
 
 
-def _v1(controller: str, file: str) -> str:
-    """Folder of a v1 controller where groups can be made; empty if there is none."""
+def _v1(controller: str, file: str, trial: str = "") -> str:
+    """Folder of a v1 controller where groups can be made; empty if there is none. ``trial`` : written to the file of one."""
     own = own_group(controller)
-    return str(own) if own is not None and _writable(own, file) else ""
+    return str(own) if own is not None and _writable(own, file, trial) else ""
 
 
-def _writable(base: Path, file: str) -> bool:
+def _writable(base: Path, file: str, trial: str) -> bool:
     """Whether a group can be made below ``base``, and its members and this file be set."""
     folder = Path(_trial(str(base)))
     try:
         folder.mkdir()
     except OSError:
         return False
-    able = all(os.access(folder / name, os.W_OK) for name in ("cgroup.procs", file))
-    Cell(CGROUP, "", (str(folder),)).remove()
-    return able
+    try:
+        if trial:
+            (folder / file).write_text(trial)
+        return all(os.access(folder / name, os.W_OK) for name in ("cgroup.procs", file))
+    except OSError:
+        return False
+    finally:
+        Cell(CGROUP, "", (str(folder),)).remove()
 
 
-def _tried_group(base: str) -> str:
-    """Why no group of v2 can be made, entered and removed below ``base``; empty if it can."""
+def _tried_group(base: str, what: str = "enter") -> str:
+    """Why no group of v2 can be made, entered (``fence``: fenced) and removed below ``base``; empty if it can."""
     folder = _trial(base)
     try:
         os.mkdir(folder)
         try:
+            if what == "fence":
+                fence.deny(folder, ())
+                return ""
             # Where only a part of the tree is delegated, processes cannot be moved into it from outside.
             return _tried("enter", folder)
         finally:

@@ -50,8 +50,9 @@ class TaskSpec:
     make_checkpoint_dir : the folder is the scheduler's own, for the agent to make and hand over; otherwise it is the
         user's, made with the user's rights.
     target : steps after which this attempt should end.
-    slots : positions of the gang's GPUs on this machine, from 0. cpus, memory : limits of all these ranks together, CPUs and
-        bytes; 0 for none.
+    slots : positions of the gang's GPUs on this machine, from 0. cpus, memory, processes : limits of all these ranks together,
+        CPUs, bytes, and processes with their threads; 0 for none.
+    inherits : variables of the agent's environment that it gets, besides those that every job gets.
     bundle : SHA-256 of the archive of the job's files, empty for none; ``cwd`` is then a folder in it.
     packages : file that describes packages, relative to ``cwd``. ``modules`` : to load. ``launcher`` : wraps the command.
     checkpoint_url : where the first machine of the gang copies the checkpoint folder, empty for nowhere; the folder is then each
@@ -84,6 +85,8 @@ class TaskSpec:
     slots: tuple[int, ...] = ()
     cpus: float = 0.0
     memory: int = 0
+    processes: int = 0
+    inherits: tuple[str, ...] = ()
     bundle: str = ""
     packages: str = ""
     modules: tuple[str, ...] = ()
@@ -218,7 +221,7 @@ class Hello:
     containment: str = ""
     """Of gangs: cgroup | namespace | none (``machines.agent.cells``); empty from an agent of an earlier version."""
     limits: tuple[str, ...] = ()
-    """What of jobs is limited there: memory, cpus."""
+    """What of jobs is limited there: memory, cpus, processes, devices (``machines.agent.means``)."""
     occupied: tuple[Occupied, ...] = ()
     protocol: int = 1
     """That the agent speaks: it leaves out what it does not know of a task, which must then not be given to it."""

@@ -125,7 +125,7 @@ class Task:
         os.mkfifo(draft / "control", 0o600)
         if not (port := system.free_port()):
             raise InputError(f"none of 200 ports between {PORTS.start} and {PORTS.stop} is free on this machine.")
-        cell = means.cell(folder, spec.memory, spec.cpus)
+        cell = means.cell(folder, spec.memory, spec.cpus, spec.processes, spec.devices)
         envs = [rank_env(spec, i, str(folder)) for i in range(len(spec.ranks))]
         task = {
             "spec": dataclasses.asdict(spec),
@@ -143,6 +143,7 @@ class Task:
             "checkpoint_dir": spec.checkpoint_dir,
             "cell": dataclasses.asdict(cell),
             "memory": spec.memory if cell.memory else 0,
+            "processes": spec.processes if cell.processes else 0,
         }
         # It may hold the submitter's secrets.
         with open(os.open(draft / "task.json", os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:

@@ -32,6 +32,8 @@ class NodeSettings:
     setup_s : for fetching a job's files, and again for preparing its environment.
     copy_every_s : between two copies of a running job's checkpoints. ``copy_s`` : for one.
     cache_bytes : of the bundles and environments on each machine.
+    processes : most processes and threads of a gang, for each of its GPUs on a machine. ``inherits`` : variables that jobs get from
+        the agents' environment, besides those that every job gets.
     """
 
     lease_s: Seconds = 30.0
@@ -46,6 +48,8 @@ class NodeSettings:
     copy_every_s: Seconds = 600.0
     copy_s: Seconds = 600.0
     cache_bytes: int = 50 << 30
+    processes: int = 4096
+    inherits: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("lease_s", "renew_s", "prepare_s", "log_bytes"):
@@ -130,6 +134,8 @@ def task_specs(
             slots=tuple(local),
             cpus=program.cpus * len(local),
             memory=program.memory * len(local),
+            processes=settings.processes * len(local),
+            inherits=settings.inherits,
             bundle=program.bundle,
             packages=program.packages,
             modules=program.modules,

@@ -109,6 +109,8 @@ class Config:
     containment : how a gang's processes are held together (``machines.agent.means.find``); ``auto`` is the strongest way
     that each machine
         allows.
+    max_processes : most processes and threads of a gang, for each of its GPUs on a machine.
+    pass_variables : names, separated by spaces, of variables that jobs get from the agents' environment besides those of every job.
     max_message_bytes, max_jobs, max_apps, max_apps_per_user : limits of a call, of jobs in an app, of active apps.
     max_submissions : of one user in an hour.
     max_bundle_bytes : of the files that a job is sent with. ``bundles_quota_bytes`` : of all bundles together.
@@ -181,6 +183,8 @@ class Config:
     logs_keep_s: Seconds = 30 * 86400.0
     checkpoints_keep_s: Seconds | None = None
     containment: str = AUTO
+    max_processes: int = 4096
+    pass_variables: str = ""
     agent_misses: int = 3
     max_agents: int = 256
     max_message_bytes: int = 4 << 20

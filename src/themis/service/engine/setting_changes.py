@@ -113,6 +113,8 @@ RESTART: Mapping[str, str] = MappingProxyType(
             "copies_keep_s",
             "setup_s",
             "containment",
+            "max_processes",
+            "pass_variables",
             "allow_root",
             "single_trust",
             "notify",

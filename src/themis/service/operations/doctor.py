@@ -214,6 +214,13 @@ HOLDS = {
 """Of each way of containment (``machines.agent.cells``)."""
 
 
+UNLIMITED = {
+    "processes": "the number of a job's processes is not limited",
+    "devices": "a job can open other jobs' GPUs",
+}
+"""What a machine without the means to limit it allows."""
+
+
 def _containment(home: Path, there: Running | ThemisError) -> tuple[str, str]:
     if isinstance(there, Running) and (nodes := [node for node in there.nodes if node.containment]):
         kinds = sorted({node.containment for node in nodes})
@@ -233,6 +240,8 @@ def _containment(home: Path, there: Running | ThemisError) -> tuple[str, str]:
             found.why_not,
         )
     what = " and ".join(name for name in ("memory", "cpus") if name in limits)
+    for name, finding in UNLIMITED.items():
+        facts += [finding] if name not in limits else []
     facts.append(
         f"{what} of jobs are limited as asked for" if what else "memory and cpus of jobs are counted, not limited"
     )

@@ -20,6 +20,7 @@ from themis.jobs.build import PRIOR_S
 from themis.jobs.file_errors import Fault, Findings, Written, did_you_mean, keys_of, raise_first, reads
 from themis.jobs.read import read_text
 from themis.jobs.written import Duration, Name
+from themis.machines.agent.cells import MOST_PROCESSES
 from themis.model.cluster import Cluster
 from themis.model.workload import Group, User
 from themis.report.accounts.days import local_zone
@@ -111,6 +112,17 @@ def _host_names(value: object) -> str:
     return ", ".join(words)
 
 
+def _variables(value: object) -> str:
+    """Names of environment variables, as a list or separated by commas or spaces; as text with spaces."""
+    words = value if isinstance(value, list) else str(value).replace(",", " ").split()
+    if not all(isinstance(word, str) and VARIABLE.fullmatch(word) for word in words):
+        raise sizes.Unreadable(
+            "names of environment variables, separated by commas, none of which begins with THEMIS_ or SLURM_, such as HTTPS_PROXY"
+        )
+    return " ".join(words)
+
+
+VARIABLE = re.compile(r"(?!THEMIS_|SLURM_)[A-Za-z_][A-Za-z0-9_]{0,254}")
 HOST_NAME = re.compile(r"[A-Za-z0-9*_:][A-Za-z0-9._:-]{0,252}")
 
 Wait = Annotated[float, reads(readers.zero_or_more)]
@@ -282,6 +294,15 @@ class ServiceText(Written):
         default="auto",
         description="containment of a job's processes, see [containment.md](containment.md); `auto`: the strongest that each "
         "machine supports (auto)",
+    )
+    max_processes: Annotated[int, Field(ge=16, le=MOST_PROCESSES)] = Field(
+        default=4096,
+        description="maximum number of processes and threads of a job, for each of its GPUs on a machine (4096)",
+    )
+    pass_variables: Annotated[str, reads(_variables)] = Field(
+        default="",
+        description="environment variables that jobs inherit from the service or the machine's agent, besides [those that every "
+        "job gets](training.md#what-a-job-finds-in-its-environment): `LD_LIBRARY_PATH, HTTPS_PROXY` (none)",
     )
     max_message: Annotated[int, reads(_message)] = Field(
         default=4 << 20, description="maximum size of a client's message (4 MiB)"
@@ -598,6 +619,8 @@ def _config(findings: Findings, path: Path | None) -> Config:
         logs_keep_s=text.logs_keep,
         checkpoints_keep_s=text.checkpoints_keep,
         containment=text.containment,
+        max_processes=text.max_processes,
+        pass_variables=text.pass_variables,
         agent_misses=text.agent_misses,
         max_agents=text.max_agents,
         max_message_bytes=text.max_message,

@@ -154,6 +154,8 @@ def start(home: Path, config: Config, reload: Callable[[], Config] | None = None
         progress_s=config.progress_s,
         setup_s=config.setup_s,
         cache_bytes=config.node_cache_bytes,
+        processes=config.max_processes,
+        inherits=tuple(config.pass_variables.split()),
     )
 
     bundles = Store(home / "bundles", config.bundles_quota_bytes)
