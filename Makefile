@@ -50,6 +50,7 @@ lint: $(VENV)/.dev ## Style, types, directions of imports, links and words
 	$(BIN)/mypy --strict
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python tests/house/lint.py
+	$(BIN)/python website/rooms.py --check
 
 docs: $(VENV)/.docs ## The documentation as a site in out/site, built strictly: a link that leads nowhere is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
