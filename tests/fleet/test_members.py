@@ -14,7 +14,7 @@ import pytest
 
 from themis.machines.agent.frames import Join
 from themis.machines.agent.messages import ProtocolError
-from themis.machines.engines.from_machines import checked, own_hello
+from themis.machines.engines.from_machines import Beginning, checked, own_hello
 from themis.machines.engines.members import Members, NotAllowed
 
 NOW = 1_000_000.0
@@ -107,9 +107,12 @@ def test_what_a_machine_says_of_itself_is_checked(more: dict[str, object], said:
 
 
 def test_an_agent_may_speak_for_its_own_machine_only_and_begins_with_hello() -> None:
-    own_hello("m0", b'{"kind": "Hello", "node": "m0", "trust": "single"}\nmore')
+    begin, sent = Beginning("m0"), b'{"kind": "Hello", "node": "m0", "trust": "single"}\nmore'
+    assert begin.passed(sent[:9]) == b""
+    assert begin.passed(sent[9:]) == sent
+    assert begin.passed(b" and more") == b" and more"
     with pytest.raises(NotAllowed, match="the agent of machine m0 speaks for machine 'm1', which it may not"):
-        own_hello("m0", b'{"kind": "Hello", "node": "m1", "trust": "single"}\n')
-    for line in (b'{"kind": "NodeFound"}\n', b'{"kind": "Renew", "sequence": 1}\n', b"x\n"):
+        own_hello("m0", b'{"kind": "Hello", "node": "m1", "trust": "single"}')
+    for line in (b'{"kind": "NodeFound"}', b'{"kind": "Renew", "sequence": 1}', b"x", b"[" * 100_000):
         with pytest.raises(ProtocolError):
             own_hello("m0", line)

@@ -376,7 +376,7 @@ def test_a_machine_that_its_engine_calls_dead_has_failed_at_once_but_holds_its_g
 
 def test_a_drain_has_the_jobs_end_by_its_deadline_and_the_machine_stays_away_until_it_is_found_again() -> None:
     book = started(gangs())
-    assert book.leaves(1, 10.0, dead=False, within_s=20.0) == [MachineFailed(machine=1)]
+    assert book.leaves(1, 10.0, dead=False, within_s=20.0) == [MachineFailed(machine=1, drained=True)]
     out = book.command(revoke(1, "failed"), 12.0)
     graces = {o.message.grace_s for o in out if isinstance(o, Send) and isinstance(o.message, Stop)}
     assert graces == {18.0}, "of 60 s, up to the deadline"

@@ -176,6 +176,28 @@ def test_accounts_have_the_gpu_time_of_the_report(policy: str) -> None:
         assert near(sum(a.restart + a.lost for a in own), row.lost_seconds)
 
 
+def test_an_attempt_that_saved_before_its_machine_was_drained_lost_nothing_and_one_that_crashed_did() -> None:
+    """A drain takes one gang off its machine; in the same instant the other ends by itself."""
+    for drained, lost in ((True, 20.0), (False, 60.0)):
+        log = (
+            *BEGIN,
+            (0.0, grant(0, 0, 1, (0, 1))),
+            (0.0, grant(1, 1, 1, (2,))),
+            (0.0, started(0, 1)),
+            (0.0, started(1, 1)),
+            (20.0, e.MachineFailed(machine=0, drained=drained)),
+            (20.0, revoke(0, 0, 1, "failed")),
+            (20.0, e.JobStopped(job=1, attempt=1, steps=0.0)),
+            (20.0, revoke(1, 1, 1, "failed")),
+        )
+        fold = Fold()
+        for time, record in log:
+            fold.add(time, record)
+        assert folded(log).total().lost == lost
+        assert sum(entry.lost for entry in fold.ledger.jobs) == lost
+        assert fold.ledger.failures == (1 if drained else 2)
+
+
 ZONES = ("UTC", "Europe/Berlin", "Asia/Kathmandu", "America/New_York", "Pacific/Apia")
 
 

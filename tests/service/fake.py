@@ -100,6 +100,12 @@ class FakeExecutor:
     def trust(self, machine: int) -> str:
         return "single"
 
+    def pardon(self, machine: int) -> None:
+        pass
+
+    def rejected(self, machine: int) -> str:
+        return ""
+
     def containment_of(self, machine: int) -> tuple[str, tuple[str, ...]]:
         return "none", ()
 

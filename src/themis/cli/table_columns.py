@@ -359,7 +359,12 @@ def _ending(attempt: Any) -> str:
 
 
 def withheld(row: Mapping[str, Any]) -> str:
-    """GPUs of a machine that are withheld from jobs, and why: processes that occupy them, or what is wrong with them."""
+    """GPUs of a machine that are withheld from jobs, and why: processes that occupy them, or what is wrong with them.
+
+    Of a machine of which the service accepts nothing: why.
+    """
+    if row["rejected"]:
+        return f"all: {row['rejected']}"
     if not row["withheld"]:
         return ""
     pids = row["withheld_pids"]

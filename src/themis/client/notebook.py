@@ -90,7 +90,7 @@ COLUMNS: Mapping[str, Columns] = {
         "type": lambda n: n.gpu_type,
         "leased": lambda n: f"{n.leased} of {n.gpus}",
         "apps": lambda n: ", ".join(n.apps),
-        "withheld": lambda n: f"{n.withheld}: {n.withheld_reason}" if n.withheld else "",
+        "withheld": lambda n: n.rejected or (f"{n.withheld}: {n.withheld_reason}" if n.withheld else ""),
     },
     "UserShare": {
         "user": lambda u: u.user,

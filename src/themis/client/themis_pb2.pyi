@@ -634,7 +634,7 @@ class NodeRef(_message.Message):
     def __init__(self, node: _Optional[str] = ..., deadline_s: _Optional[float] = ...) -> None: ...
 
 class Node(_message.Message):
-    __slots__ = ("name", "state", "gpu_type", "gpus", "leased", "apps", "until", "niceness", "trust", "containment", "limits", "withheld", "withheld_pids", "withheld_reason")
+    __slots__ = ("name", "state", "gpu_type", "gpus", "leased", "apps", "until", "niceness", "trust", "containment", "limits", "withheld", "withheld_pids", "withheld_reason", "rejected")
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     GPU_TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -649,6 +649,7 @@ class Node(_message.Message):
     WITHHELD_FIELD_NUMBER: _ClassVar[int]
     WITHHELD_PIDS_FIELD_NUMBER: _ClassVar[int]
     WITHHELD_REASON_FIELD_NUMBER: _ClassVar[int]
+    REJECTED_FIELD_NUMBER: _ClassVar[int]
     name: str
     state: str
     gpu_type: str
@@ -663,7 +664,8 @@ class Node(_message.Message):
     withheld: int
     withheld_pids: _containers.RepeatedScalarFieldContainer[int]
     withheld_reason: str
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., gpu_type: _Optional[str] = ..., gpus: _Optional[int] = ..., leased: _Optional[int] = ..., apps: _Optional[_Iterable[str]] = ..., until: _Optional[float] = ..., niceness: _Optional[int] = ..., trust: _Optional[str] = ..., containment: _Optional[str] = ..., limits: _Optional[_Iterable[str]] = ..., withheld: _Optional[int] = ..., withheld_pids: _Optional[_Iterable[int]] = ..., withheld_reason: _Optional[str] = ...) -> None: ...
+    rejected: str
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., gpu_type: _Optional[str] = ..., gpus: _Optional[int] = ..., leased: _Optional[int] = ..., apps: _Optional[_Iterable[str]] = ..., until: _Optional[float] = ..., niceness: _Optional[int] = ..., trust: _Optional[str] = ..., containment: _Optional[str] = ..., limits: _Optional[_Iterable[str]] = ..., withheld: _Optional[int] = ..., withheld_pids: _Optional[_Iterable[int]] = ..., withheld_reason: _Optional[str] = ..., rejected: _Optional[str] = ...) -> None: ...
 
 class NodesReply(_message.Message):
     __slots__ = ("nodes",)

@@ -67,11 +67,13 @@ class MachineJoined:
 class MachineFailed:
     """A machine left service at once: its jobs stop and lose what they did since their last checkpoint.
 
-    ``drained`` : an administrator took it out of service; its jobs save, and nothing failed.
+    ``drained`` : an administrator or its engine took it out of service; its jobs save, and nothing failed.
+    ``reason`` : why the service accepts nothing of it; empty where it does not answer.
     """
 
     machine: int
     drained: bool = False
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

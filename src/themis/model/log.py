@@ -275,6 +275,8 @@ def _write_failed(out: Fields, record: events.MachineFailed, rows: int) -> None:
     out["machine"] = record.machine
     if record.drained:
         out["drained"] = True
+    if record.reason:
+        out["reason"] = record.reason
 
 
 def _agent_bid(d: Fields) -> events.AgentBid:

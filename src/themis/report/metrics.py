@@ -78,6 +78,7 @@ FOLDED = frozenset(
         "Allocated",
         "Grant",
         "JobStarted",
+        "JobStopped",
         "Revoke",
         "JobReached",
         "JobEnded",
@@ -98,6 +99,8 @@ class Fold:
         self.machine_gpus: list[int] = []
         self.away: set[int] = set()
         """Machines that are not in service."""
+        self.drained = False
+        """As of ``accounts.fold.Accounts``."""
         self.most_gpus: list[int] = []
         """That each machine ever had."""
         self.seats_taken: list[int] = []
@@ -122,6 +125,7 @@ class Fold:
             Allocated: self._allocated,
             Grant: self._granted,
             events.JobStarted: self._started,
+            events.JobStopped: lambda time, e: setattr(self, "drained", False),
             Revoke: self._revoked,
             events.JobReached: self._reached,
             events.JobEnded: self._ended,
@@ -183,6 +187,7 @@ class Fold:
     def _failed(self, time: Seconds, event: events.MachineFailed) -> None:
         self.outages.append((time, event.machine))
         self.away.add(event.machine)
+        self.drained = event.drained
         self._in_service(time, -self.machine_gpus[event.machine])
 
     def _returned(self, time: Seconds, event: events.MachineReturned) -> None:
@@ -263,7 +268,7 @@ class Fold:
         for g in gpus:
             self.seats_taken[g] -= 1
             self.levels.in_use -= self.seats_taken[g] == 0
-        failed = revoke.cause == "failed"
+        failed = revoke.cause == "failed" and not self.drained
         self.ledger.failures += failed
         self.ledger.count(lease, time, self._lost_in_crash(lease, time) if failed else 0.0)
 

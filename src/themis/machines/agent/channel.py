@@ -10,15 +10,19 @@ import json
 import os
 import select
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from themis.machines.agent.messages import Message, ProtocolError, decode, encode
+from themis.machines.agent.messages import Message, ProtocolError, decode, encode, parsed
 
 LONGEST = 8 << 20
 """Bytes; a longer line is not one of ours."""
+UNREAD, UNREAD_S = 4 * LONGEST, 10.0
+"""Bytes that wait for a machine to read, and seconds in which it reads some."""
+WINDOW_S, BYTES_S, MESSAGES_S = 10.0, 256 << 20, 5000
+"""A machine of a hundred gangs sends a few hundred messages a second; copies of checkpoints are answered piece by piece."""
 
 
 class ChannelClosed(Exception):
@@ -33,8 +37,10 @@ class HasFile(Protocol):
         ...
 
 
-def readable(things: Iterable[HasFile | int], timeout_s: float) -> set[int]:
+def readable(things: Iterable[HasFile | int], timeout_s: float, writable: Iterable[HasFile] = ()) -> set[int]:
     """Numbers of the files from which something can be read, waiting for the first; select(2) ends at number 1023.
+
+    ``writable`` : some of them that something waits for to be written to; one that can be is as good as readable.
 
     Raises
     ------
@@ -43,18 +49,28 @@ def readable(things: Iterable[HasFile | int], timeout_s: float) -> set[int]:
     poll = select.poll()
     for thing in things:
         poll.register(thing, select.POLLIN)
+    for thing in writable:
+        poll.modify(thing, select.POLLIN | select.POLLOUT)
     return {number for number, _ in poll.poll(1000.0 * timeout_s)}
 
 
 class Channel(Protocol):
     """A connection between one agent and the arbiter."""
 
+    wrong: ProtocolError | None = None
+    """The last messages that were received are followed by something else; ``receive`` raises it next."""
+
     def send(self, message: Message) -> None:
         """Hand over a message; raises ``ChannelClosed`` when the connection is known to be lost."""
         ...
 
     def receive(self, timeout_s: float) -> list[Message]:
-        """Messages that are there, waiting up to ``timeout_s`` for the first; raises ``ChannelClosed``."""
+        """Messages that are there, waiting up to ``timeout_s`` for the first.
+
+        Raises
+        ------
+        ChannelClosed : the connection is over. ProtocolError : something else than messages came, or too much.
+        """
         ...
 
     def close(self) -> None:
@@ -62,11 +78,34 @@ class Channel(Protocol):
         ...
 
 
-class SocketChannel(Channel):
-    """Over a connected stream socket."""
+class Rate:
+    """How much one machine may send: ``BYTES_S`` and ``MESSAGES_S`` on average over ``WINDOW_S``; ``clock`` : seconds."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self.socket = connection
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.begun, self.bytes, self.messages = clock(), 0, 0
+
+    def take(self, size: int, messages: int) -> None:
+        """Count what came.
+
+        Raises
+        ------
+        ProtocolError : it is too much.
+        """
+        if self.clock() >= self.begun + WINDOW_S:
+            self.begun, self.bytes, self.messages = self.clock(), 0, 0
+        self.bytes += size
+        self.messages += messages
+        for what, count, most in (("bytes", self.bytes, BYTES_S), ("messages", self.messages, MESSAGES_S)):
+            if count > most * WINDOW_S:
+                raise ProtocolError(f"more than {most * WINDOW_S:.0f} {what} came within {WINDOW_S:g} s.")
+
+
+class SocketChannel(Channel):
+    """Over a connected stream socket; ``rate`` : of what comes, None for no bound."""
+
+    def __init__(self, connection: socket.socket, rate: Rate | None = None) -> None:
+        self.socket, self.rate = connection, rate
         # An agent that hangs must not hang the arbiter: a peer that reads nothing for so long is lost.
         self.socket.settimeout(10.0)
         self.buffer = b""
@@ -80,24 +119,67 @@ class SocketChannel(Channel):
 
     def receive(self, timeout_s: float) -> list[Message]:
         """Whole lines only; the rest waits for the next call."""
+        if self.wrong is not None:
+            raise self.wrong
         try:
             if not readable([self.socket], timeout_s):
                 return []
             data = self.socket.recv(1 << 16)
         except (OSError, ValueError) as error:
             raise ChannelClosed(str(error)) from error
-        if not data or len(self.buffer) > LONGEST:
+        if not data:
             raise ChannelClosed("the other side closed the connection")
         *lines, self.buffer = (self.buffer + data).split(b"\n")
+        if len(self.buffer) > LONGEST:
+            raise ProtocolError(f"a message has more than {LONGEST} bytes.")
+        if self.rate is not None:
+            self.rate.take(len(data), len(lines))
+        messages: list[Message] = []
         try:
-            return [decode(json.loads(line)) for line in lines if line]
-        except ValueError as error:
-            raise ProtocolError(f"a message is not JSON: {error}.") from error
+            messages.extend(decode(parsed(line)) for line in lines if line)
+        except ProtocolError as error:
+            self.wrong = error
+            if not messages:
+                raise
+        return messages
 
     def close(self) -> None:
         """Close the socket."""
         with contextlib.suppress(OSError):
             self.socket.close()
+
+
+class ServedChannel(SocketChannel):
+    """The arbiter's end: how much comes is bounded, and what its machine does not read makes nobody wait.
+
+    ``clock`` : seconds, never set back.
+    """
+
+    def __init__(self, connection: socket.socket, clock: Callable[[], float]) -> None:
+        super().__init__(connection, Rate(clock))
+        self.clock = clock
+        self.socket.setblocking(False)
+        self.unsent = b""
+        self.moved_at = 0.0
+        """When the machine took something last."""
+
+    def send(self, message: Message) -> None:
+        """One line, now or as soon as the machine reads."""
+        if not self.unsent:
+            self.moved_at = self.clock()
+        self.unsent += json.dumps(encode(message)).encode() + b"\n"
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what is left, as much as the machine takes; raises ``ChannelClosed`` when it takes nothing for long."""
+        try:
+            while self.unsent and (sent := self.socket.send(self.unsent)):
+                self.unsent, self.moved_at = self.unsent[sent:], self.clock()
+        except BlockingIOError:
+            if len(self.unsent) > UNREAD or self.clock() >= self.moved_at + UNREAD_S:
+                raise ChannelClosed("the machine reads nothing") from None
+        except OSError as error:
+            raise ChannelClosed(str(error)) from error
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from themis.limits import IDS
 from themis.machines.agent.messages import Occupied
 from themis.machines.agent.system import SYSTEM, clock
 
@@ -53,7 +54,11 @@ class Foreign:
         both = [now & before for now, before in zip(seen, self._before)]
         self._before = seen
         self.found = tuple(
-            Occupied(gpus=(slot,), pids=tuple(sorted(pids)), reason=f"not of this service, on {self.devices[slot]}")
+            Occupied(
+                gpus=(slot,),
+                pids=tuple(sorted(pids))[: IDS.most],
+                reason=f"not of this service, on {self.devices[slot]}",
+            )
             for slot, pids in enumerate(both)
             if pids
         )

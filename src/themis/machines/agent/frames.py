@@ -18,7 +18,8 @@ import typing
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from themis.machines.agent.messages import ProtocolError, build
+from themis.limits import shown
+from themis.machines.agent.messages import Count, Gpus, Name, ProtocolError, Uuids, build, parsed
 
 CONTROL, DATA, LOG = b"c", b"d", b"l"
 LONGEST = 1 << 20
@@ -39,14 +40,14 @@ class Join:
     slot : GPUs joined by NVLink, 0 for all. ``rack`` : as the machine's operator labels it; the token's label comes first.
     """
 
-    secret: str
-    name: str
-    gpus: int
-    gpu_type: str
-    devices: tuple[str, ...] = ()
-    slot: int = 0
-    rack: str = ""
-    version: int = VERSION
+    secret: Name
+    name: Name
+    gpus: Gpus
+    gpu_type: Name
+    devices: Uuids = ()
+    slot: Gpus = 0
+    rack: Name = ""
+    version: Count = VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +66,12 @@ class Joined:
 class Present:
     """The machine of my certificate is here, with these GPUs; ``protocol`` : of ``messages``."""
 
-    name: str
-    gpus: int
-    gpu_type: str
-    protocol: int
-    devices: tuple[str, ...] = ()
-    version: int = VERSION
+    name: Name
+    gpus: Gpus
+    gpu_type: Name
+    protocol: Count
+    devices: Uuids = ()
+    version: Count = VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,11 +165,9 @@ def as_control(data: bytes) -> Control:
     ------
     ProtocolError : it is none.
     """
-    try:
-        found = json.loads(data)
-    except ValueError as error:
-        raise ProtocolError(f"a message is not JSON: {error}.") from error
-    if not isinstance(found, dict) or found.get("kind") not in _KINDS:
-        raise ProtocolError(f"a message is {str(found)[:200]!r}, expected one of {', '.join(_KINDS)}.")
-    message: Control = build(_KINDS[found["kind"]], {k: v for k, v in found.items() if k != "kind"})
+    found = parsed(data)
+    kind = found.get("kind") if isinstance(found, dict) else None
+    if not isinstance(found, dict) or not isinstance(kind, str) or kind not in _KINDS:
+        raise ProtocolError(f"a message is {shown(found)}, expected one of {', '.join(_KINDS)}.")
+    message: Control = build(_KINDS[kind], found)
     return message

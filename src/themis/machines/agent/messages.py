@@ -1,24 +1,30 @@
 """What the arbiter and a node agent send each other: frozen dataclasses, independent of how they travel.
 
     agent -> arbiter    Hello, Renew, TaskState, TaskReport, TaskRuns, TaskIdle, GpusOccupied, Fetch, FindCopy, Upload
-    arbiter -> agent    Lease, Prepare, Go, Stop, Forget, Piece, CopyFound, Uploaded
-    bridge  -> arbiter  NodeFound, NodeLeaves
+    arbiter -> agent    Lease, Prepare, Go, Stop, Forget, Piece, CopyFound, Uploaded, Rejected
+    bridge  -> arbiter  NodeFound, NodeLeaves, NodeLies
     arbiter -> bridge   EndNodes, NodeReleased
 
 Every message may be lost with its connection and every one may be repeated: both sides compare what should be with
 what is (``Hello`` lists every task) and send again what is missing. ``encode`` and ``decode`` give JSON objects.
+
+Fields that a machine sends have their limit (``themis.limits``) in their type: a value outside is a ``ProtocolError``. Text that
+only explains is cut and made printable in place of that, for jobs have a say in it.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import json
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
+from themis import limits
 from themis.errors import InputError
 
 PROTOCOL = 3
@@ -33,6 +39,26 @@ PHASES = ("preparing", "prepared", "running", "stopping", "ended")
 
 class ProtocolError(InputError):
     """The other side sent something that is not in the protocol."""
+
+
+class Cut(NamedTuple):
+    """Of text that is cut to this limit and made printable, not refused."""
+
+    text: limits.Text
+
+
+Name = Annotated[str, limits.NAMED]
+Said = Annotated[str, Cut(limits.REASON)]
+Count = Annotated[int, limits.SEQUENCE]
+Bytes = Annotated[int, limits.SIZE]
+Seconds = Annotated[float, limits.SECONDS]
+Done = Annotated[float, limits.DONE]
+Code = Annotated[int, limits.EXIT_CODE]
+Niceness = Annotated[int, limits.NICENESS]
+Gpus = Annotated[int, limits.MACHINE_GPUS]
+Names = Annotated[tuple[Name, ...], limits.RUNS]
+MANY = limits.IDS
+Uuids = Annotated[tuple[Name, ...], MANY]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,16 +153,16 @@ class TaskState:
     saved : whether anything was written to the checkpoint folder.
     """
 
-    task: str
-    phase: str
-    port: int = 0
-    cause: str = ""
-    codes: tuple[int, ...] = ()
-    first: int | None = None
+    task: Name
+    phase: Name
+    port: Annotated[int, limits.PORT] = 0
+    cause: Name = ""
+    codes: Annotated[tuple[Code, ...], MANY] = ()
+    first: Code | None = None
     killed: bool = False
     saved: bool = False
-    seconds: float = 0.0
-    message: str = ""
+    seconds: Seconds = 0.0
+    message: Said = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,26 +172,26 @@ class Renew:
     ``heard`` : of the last ``Lease`` that I have received; None from agents of before.
     """
 
-    sequence: int
-    heard: int | None = None
+    sequence: Count
+    heard: Count | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReport:
     """What rank 0 reported: steps done, steps in its checkpoint, loss, mean seconds per step lately (0: unknown)."""
 
-    task: str
-    steps: float
-    saved: float
-    loss: float | None = None
-    step_s: float = 0.0
+    task: Name
+    steps: Done
+    saved: Done
+    loss: Annotated[float, limits.LOSS] | None = None
+    step_s: Annotated[float, limits.STEP_S] = 0.0
     reached: bool = False
     """It did its target and ends now."""
-    epochs: float = 0.0
+    epochs: Done = 0.0
     """Epochs done, and in the checkpoint; ``batch`` : global batch size that it trains with. 0 where it did not report it."""
-    saved_epochs: float = 0.0
-    batch: int = 0
-    unsaved: float = 0.0
+    saved_epochs: Done = 0.0
+    batch: Annotated[int, limits.BATCH] = 0
+    unsaved: Done = 0.0
     """Steps at which it tried to save last and could not, 0 for none; more than ``saved`` if nothing was saved since."""
 
 
@@ -173,17 +199,17 @@ class TaskReport:
 class TaskRuns:
     """The runs that rank 0 reported, last of each tracker: ``mlflow:ID``, ``wandb:ID``."""
 
-    task: str
-    runs: tuple[str, ...]
+    task: Name
+    runs: Names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskIdle:
     """Of a task's GPUs by NVML: GPU-seconds that they did nothing since the last message; seconds since any of them did."""
 
-    task: str
-    gpu_seconds: float
-    idle_s: float
+    task: Name
+    gpu_seconds: Annotated[float, limits.GPU_SECONDS]
+    idle_s: Seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,9 +219,9 @@ class Occupied:
     ``reason`` says why. ``whole`` : all GPUs of the machine.
     """
 
-    gpus: tuple[int, ...]
-    pids: tuple[int, ...]
-    reason: str
+    gpus: Annotated[tuple[Annotated[int, limits.GPU_INDEX], ...], MANY]
+    pids: Annotated[tuple[Annotated[int, limits.PID], ...], MANY]
+    reason: Said
     whole: bool = False
 
 
@@ -203,27 +229,27 @@ class Occupied:
 class GpusOccupied:
     """All such GPUs of this machine as they stand now; empty once there are none."""
 
-    items: tuple[Occupied, ...] = ()
+    items: Annotated[tuple[Occupied, ...], MANY] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
     """First message of a connection: who I am and everything that I keep."""
 
-    node: str
-    trust: str
+    node: Name
+    trust: Name
     """per_user: jobs run as their submitters' system users | single: all as the agent's own | root: some may run as root."""
-    tasks: tuple[TaskState, ...] = ()
-    reports: tuple[TaskReport, ...] = ()
+    tasks: Annotated[tuple[TaskState, ...], MANY] = ()
+    reports: Annotated[tuple[TaskReport, ...], MANY] = ()
     """What ranks reported so far, to be handled before how they ended; without a pace."""
-    niceness: int = 0
+    niceness: Niceness = 0
     """Of the agent, and so of all that it starts: -20 to 19, above 0 whatever else runs there comes first."""
-    containment: str = ""
+    containment: Name = ""
     """Of gangs: cgroup | namespace | none (``machines.agent.cells``); empty from an agent of an earlier version."""
-    limits: tuple[str, ...] = ()
+    limits: Names = ()
     """What of jobs is limited there: memory, cpus, processes, devices (``machines.agent.means``)."""
-    occupied: tuple[Occupied, ...] = ()
-    protocol: int = 1
+    occupied: Annotated[tuple[Occupied, ...], MANY] = ()
+    protocol: Count = 1
     """That the agent speaks: it leaves out what it does not know of a task, which must then not be given to it."""
 
 
@@ -231,16 +257,16 @@ class Hello:
 class Fetch:
     """Send me what follows of a bundle from this byte on; answered by one ``Piece``, and not repeated before it came."""
 
-    bundle: str
-    offset: int
+    bundle: Name
+    offset: Bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindCopy:
     """Which copy does this task begin with? ``waited_s`` : since it was asked first."""
 
-    task: str
-    waited_s: float
+    task: Name
+    waited_s: Seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,13 +279,13 @@ class Upload:
     final : the ranks have ended, and no copy of this task follows.
     """
 
-    task: str
-    number: int
-    offset: int
-    size: int
+    task: Name
+    number: Count
+    offset: Bytes
+    size: Bytes
     final: bool
     data: str = ""
-    problem: str = ""
+    problem: Said = ""
 
 
 # ---- from the arbiter -------------------------------------------------------------------------------------------------
@@ -305,6 +331,13 @@ class Forget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """A message of yours is not accepted, and why; the connection ends, and for some seconds you get no other."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
     """A part of a bundle: base64 of at most ``bundles.PIECE`` bytes; ``size`` : of the whole, below 0 where it is not there.
 
@@ -346,22 +379,30 @@ class Uploaded:
 class NodeFound:
     """A machine of the engine's cluster whose GPUs are ours; ``address`` is where other machines' ranks reach it."""
 
-    node: str
-    gpus: int
-    gpu_type: str
-    rack: str
-    address: str
-    devices: tuple[str, ...] = ()
-    gpus_per_slot: int = 0
+    node: Name
+    gpus: Gpus
+    gpu_type: Name
+    rack: Name
+    address: Name
+    devices: Uuids = ()
+    gpus_per_slot: Gpus = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLeaves:
     """The engine takes a machine away: at once where it died (``dead``), or in ``within_s`` seconds (0: no deadline)."""
 
-    node: str
+    node: Name
     dead: bool
-    within_s: float = 0.0
+    within_s: Seconds = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLies:
+    """What a machine sent is not in the protocol, or not its own to say, and was not passed on."""
+
+    node: Name
+    reason: Said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -395,8 +436,10 @@ Message: TypeAlias = (
     | Go
     | Stop
     | Forget
+    | Rejected
     | NodeFound
     | NodeLeaves
+    | NodeLies
     | EndNodes
     | NodeReleased
 )
@@ -413,38 +456,121 @@ def decode(data: object) -> Message:
 
     Raises
     ------
-    ProtocolError : an unknown kind, a missing field, a value of another type.
+    ProtocolError : an unknown kind, a missing field, a value of another type or outside its limit.
     """
-    if not isinstance(data, dict) or data.get("kind") not in _KINDS:
-        raise ProtocolError(
-            f"a message is {str(data)[:200]!r}, expected an object whose kind is one of {', '.join(_KINDS)}."
-        )
-    message: Message = build(_KINDS[data["kind"]], {k: v for k, v in data.items() if k != "kind"})
+    kind = data.get("kind") if isinstance(data, dict) else None
+    if not isinstance(data, dict) or not isinstance(kind, str) or kind not in _KINDS:
+        found = limits.shown(data if kind is None else kind)
+        raise ProtocolError(f"a message is {found}, expected an object whose kind is one of {', '.join(_KINDS)}.")
+    message: Message = build(_KINDS[kind], data)
     return message
 
 
-def build(kind: type, data: Mapping[str, Any]) -> Any:
-    """A dataclass from the JSON object of its fields; unknown fields are left out, so that a newer side may send more."""
-    hints = typing.get_type_hints(kind)
-    given = {name: _value(kind, name, hints[name], data[name]) for name in hints if name in data}
+def parsed(text: bytes) -> object:
+    """The JSON of a message; depth and number of values are checked before it is parsed.
+
+    Raises
+    ------
+    ProtocolError : it is nested too deeply, has too many values, or is not JSON.
+    """
     try:
+        # As UTF-8 and nothing else: by its bytes, text in UTF-16 can hide brackets.
+        return json.loads(limits.check_json(text, "a message", deepest=DEEPEST).decode())
+    except InputError as error:
+        raise ProtocolError(str(error)) from None
+    except ValueError as error:
+        raise ProtocolError(f"a message is not JSON: {str(error)[:200]}.") from None
+
+
+def build(kind: type, data: object) -> Any:
+    """A dataclass from the JSON object of its fields; unknown fields are left out, so that a newer side may send more.
+
+    Raises
+    ------
+    ProtocolError : as for ``decode``.
+    """
+    if not isinstance(data, Mapping):
+        raise ProtocolError(f"a {kind.__name__} is {limits.shown(data)}, expected an object.")
+    try:
+        given = {name: read(data[name]) for name, read in _readers(kind) if name in data}
         return kind(**given)
     except TypeError as error:
         raise ProtocolError(f"a {kind.__name__} message lacks fields: {error}.") from error
+    except ProtocolError:
+        raise
+    except InputError as error:
+        raise ProtocolError(str(error)) from None
 
 
-def _value(kind: type, name: str, hint: Any, value: Any) -> Any:
+Read: TypeAlias = Callable[[Any], Any]
+
+
+@functools.cache
+def _readers(kind: type) -> tuple[tuple[str, Read], ...]:
+    """What reads each field of a dataclass."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return tuple((name, _reader(f"{kind.__name__}.{name}", hint)) for name, hint in hints.items())
+
+
+def _reader(where: str, hint: Any, limit: Any = None) -> Read:
+    """What reads a value of this type; ``limit`` : of ``themis.limits``, or ``Cut``."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin is types.UnionType:
-        return None if value is None else _value(kind, name, args[0], value)
-    if origin is tuple and isinstance(value, list | tuple):
-        return tuple(_value(kind, name, args[0], item) for item in value)
-    if origin is not None and issubclass(origin, Mapping) and isinstance(value, dict):
-        return {str(k): _value(kind, name, args[1], v) for k, v in value.items()}
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type) and isinstance(value, dict):
-        return build(hint, value)
-    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    if hint in (str, bool, int) and type(value) is hint:
-        return value
-    raise ProtocolError(f"{kind.__name__}.{name} is {str(value)[:200]!r}, expected {hint}.")
+    if origin is Annotated:
+        return _reader(where, args[0], args[1])
+    if origin in (types.UnionType, typing.Union):
+        some = _reader(where, args[0])
+        return lambda value: None if value is None else some(value)
+    if origin is tuple:
+        return _tuple_reader(where, _reader(where, args[0]), limit)
+    if origin is not None and issubclass(origin, Mapping):
+        item = _reader(where, args[1])
+        return lambda value: {key: item(v) for key, v in _typed(where, value, dict).items()}
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return lambda value: build(hint, value)
+    if hint is bool:
+        return lambda value: _typed(where, value, bool)
+    if hint is str:
+        return _text_reader(where, limit)
+    return _number_reader(where, hint, limit or (_WHOLE if hint is int else _FINITE))
+
+
+def _typed(where: str, value: Any, kind: type) -> Any:
+    if type(value) is not kind:
+        raise ProtocolError(f"{where} is {limits.shown(value)}, expected {kind.__name__}.")
+    return value
+
+
+def _tuple_reader(where: str, item: Read, limit: limits.Count | None) -> Read:
+    def read(value: Any) -> Any:
+        if not isinstance(value, list | tuple):
+            raise ProtocolError(f"{where} is {limits.shown(value)}, expected a list.")
+        if limit is not None:
+            limit.check(value, where)
+        return tuple(map(item, value))
+
+    return read
+
+
+def _text_reader(where: str, limit: limits.Text | Cut | None) -> Read:
+    if limit is None:
+        return lambda value: _typed(where, value, str)
+    if isinstance(limit, Cut):
+        return lambda value: limit.text.cut(_typed(where, value, str))
+    return lambda value: limit.check(value, where)
+
+
+def _number_reader(where: str, kind: Any, limit: limits.Number) -> Read:
+    least, most = limit.least, limit.most
+
+    def read(value: Any) -> Any:
+        if not (type(value) is kind and least <= value <= most):
+            limit.check(value, where)
+        return kind(value)
+
+    return read
+
+
+DEEPEST = 8
+"""Levels of a message."""
+_WHOLE = limits.Number(name="number", what="", least=-(2**63), most=2**63 - 1, whole=True)
+_FINITE = limits.Number(name="number", what="", least=-1e300, most=1e300)

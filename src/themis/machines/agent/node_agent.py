@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from themis.errors import InputError
+from themis.limits import IDS
 from themis.machines.agent.channel import Channel, ChannelClosed
 from themis.machines.agent.foreign import Foreign
 from themis.machines.agent.health import Health
@@ -38,6 +39,7 @@ from themis.machines.agent.messages import (
     Occupied,
     Piece,
     Prepare,
+    Rejected,
     Renew,
     Stop,
     TaskRuns,
@@ -241,6 +243,10 @@ class NodeAgent:
                 self._say(message.task, {"stop": message.cause, "grace_s": message.grace_s})
             case Forget():
                 self._forget(message.task)
+            case Rejected(reason=reason):
+                print(
+                    f"themis node: the service accepts nothing of this machine: {reason}", file=sys.stderr, flush=True
+                )
             case _:
                 pass
 
@@ -341,7 +347,7 @@ class NodeAgent:
         """GPUs that are not safe to use, and why; ``states`` : of the tasks, as they were just found."""
         ended = {state.task for state in states if state.phase == "ended"}
         left = tuple(
-            Occupied(gpus=task.spec.slots, pids=tuple(sorted(task.left)), reason=f"{name} left it")
+            Occupied(gpus=task.spec.slots, pids=tuple(sorted(task.left))[: IDS.most], reason=f"{name} left it")
             for name, task in sorted(self.tasks.items())
             if task.left and name in ended
         )

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from themis import limits
 from themis.errors import InputError
 from themis.machines.agent import checkpoint_copies, keeper
 from themis.machines.agent.environment import rank_env
@@ -35,8 +36,6 @@ from themis.machines.agent.system import PORTS, SYSTEM, Child, System
 READ_AT_MOST = 1 << 20
 HUNG_S = 5.0
 """A supervisor whose gang lives so long after even a process that hangs in the kernel counts as left hangs itself."""
-MOST_BATCH = 1e9
-"""A batch size above is none."""
 TRACKERS = ("mlflow", "wandb")
 """Where scripts record their runs; of each, the id is read."""
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,199}")
@@ -222,7 +221,7 @@ class Task:
             killed=raw.get("killed", False),
             saved=raw.get("saved", False),
             message=raw.get("message", ""),
-            seconds=round(ended - began, 3) if began and ended else 0.0,
+            seconds=max(round(ended - began, 3), 0.0) if began and ended else 0.0,
         )
 
     def _status(self) -> dict[str, Any]:
@@ -345,33 +344,28 @@ class Task:
 
 
 def as_report(task: str, values: dict[str, Any]) -> TaskReport:
-    """A report from what a job wrote: numbers that are finite and not negative, nothing else."""
+    """A report from what a job wrote: numbers within the limits of a report, nothing else."""
 
-    def number(name: str) -> float:
-        value = finite(name)
-        return value if value is not None and value >= 0 else 0.0
-
-    def finite(name: str) -> float | None:
+    def within(name: str, limit: limits.Number) -> float | None:
         value = values.get(name)
-        if not isinstance(value, int | float) or isinstance(value, bool):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not limit.holds(value):
             return None
-        try:
-            value = float(value)
-        except OverflowError:  # a whole number of JSON may have any number of digits
-            return None
-        return value if math.isfinite(value) else None
+        return float(value)
+
+    def done(name: str) -> float:
+        return within(name, limits.DONE) or 0.0
 
     return TaskReport(
         task=task,
-        steps=number("steps"),
-        saved=number("saved"),
-        step_s=number("step_s"),
-        loss=finite("loss"),
+        steps=done("steps"),
+        saved=done("saved"),
+        step_s=within("step_s", limits.STEP_S) or 0.0,
+        loss=within("loss", limits.LOSS),
         reached=values.get("reached") is True,
-        epochs=number("epochs"),
-        saved_epochs=number("saved_epochs"),
-        batch=int(min(number("batch"), MOST_BATCH)),
-        unsaved=number("unsaved"),
+        epochs=done("epochs"),
+        saved_epochs=done("saved_epochs"),
+        batch=int(min(done("batch"), limits.BATCH.most)),
+        unsaved=done("unsaved"),
     )
 
 

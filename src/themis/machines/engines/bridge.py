@@ -23,8 +23,19 @@ from typing import Any
 
 from themis.errors import InputError, ThemisError
 from themis.machines.agent.channel import short
-from themis.machines.agent.messages import PROTOCOL, EndNodes, Message, NodeLeaves, decode, encode
+from themis.machines.agent.messages import (
+    PROTOCOL,
+    EndNodes,
+    Message,
+    NodeLeaves,
+    NodeLies,
+    ProtocolError,
+    decode,
+    encode,
+)
 from themis.machines.agent.relay import CHUNK
+from themis.machines.engines.from_machines import Beginning, LogCopies
+from themis.machines.engines.members import NotAllowed
 from themis.machines.engines.ray_actor import NodeActor
 from themis.machines.engines.ray_nodes import RayNode, gpu_nodes
 
@@ -42,13 +53,14 @@ class Bridge:
     ----------
     socket : where the arbiter listens. ``owner`` : its id. ``root`` : folder for agents, on each node.
     mirror : where to copy what ranks write, so that it can be read here; None if ``root`` is a folder that all share.
-    options : of the agents.
+    log_bytes : bound of each rank's log. ``options`` : of the agents.
     """
 
     socket: Path
     owner: str
     root: str
     mirror: Path | None = None
+    log_bytes: int = 64 << 20
     options: tuple[str, ...] = ()
     serving: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     """By Ray's node id."""
@@ -124,10 +136,13 @@ class Bridge:
                     )
                 session = await actor.open.remote(self.owner)
                 if node.id not in self.leaving:
-                    self._say(node.found(tuple(facts.get("devices", ()))))
-                await self._converse(actor, session)
+                    # The node names its devices: checked as the arbiter will.
+                    self._say(decode(encode(node.found(tuple(facts.get("devices", ()))))))
+                await self._converse(node.name, actor, session)
             except asyncio.CancelledError:
                 raise
+            except (ProtocolError, NotAllowed) as error:
+                self._say(NodeLies(node=node.name, reason=str(error)))
             except Exception as error:
                 # Whatever Ray says of actors that died, moved or cannot be reached: begin again.
                 first = str(error).strip().splitlines() or [type(error).__name__]
@@ -158,14 +173,14 @@ class Bridge:
             ray.kill(actor)
         return actor
 
-    async def _converse(self, actor: Any, session: int) -> None:
+    async def _converse(self, name: str, actor: Any, session: int) -> None:
         reader, writer = await self._dial()
         jobs = [
-            asyncio.create_task(self._up(actor, session, writer)),
+            asyncio.create_task(self._up(name, actor, session, writer)),
             asyncio.create_task(self._down(actor, session, reader)),
         ]
         if self.mirror is not None:
-            jobs.append(asyncio.create_task(self._copy_logs(actor)))
+            jobs.append(asyncio.create_task(self._copy_logs(name, actor)))
         try:
             done, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
             for job in done:
@@ -175,9 +190,10 @@ class Bridge:
                 job.cancel()
             writer.close()
 
-    async def _up(self, actor: Any, session: int, writer: asyncio.StreamWriter) -> None:
+    async def _up(self, name: str, actor: Any, session: int, writer: asyncio.StreamWriter) -> None:
+        begin = Beginning(name)
         while True:
-            if data := await actor.receive.remote(session):
+            if data := begin.passed(await actor.receive.remote(session)):
                 writer.write(data)
                 await writer.drain()
 
@@ -185,18 +201,13 @@ class Bridge:
         while data := await reader.read(CHUNK):
             await actor.send.remote(session, data)
 
-    async def _copy_logs(self, actor: Any) -> None:
+    async def _copy_logs(self, name: str, actor: Any) -> None:
         """What ranks write, a moment later, here."""
         assert self.mirror is not None
+        logs = LogCopies(self.mirror / name, self.log_bytes)
         while True:
-            facts = await actor.describe.remote()
             for path, anew, data in await actor.logs.remote():
-                copy = self.mirror / Path(facts["root"]).name / path
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                if anew and copy.exists():
-                    copy.replace(copy.with_name(copy.name + ".1"))
-                with open(copy, "ab") as file:
-                    file.write(data)
+                logs.add(path, anew, data)
             await asyncio.sleep(POLL_S)
 
     async def _dial(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -230,11 +241,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--owner", required=True, help="id of the arbiter")
     parser.add_argument("--root", required=True, help="folder for agents, on each node")
     parser.add_argument("--mirror", type=Path, help="folder for copies of ranks' logs")
+    parser.add_argument("--log-bytes", type=int, required=True, help="bound of each rank's log")
     parser.add_argument("option", nargs="*", help="for the agents")
     given = parser.parse_args(arguments)
     try:
         _join(given.address)
-        bridge = Bridge(given.connect, given.owner, given.root, given.mirror, tuple(given.option))
+        bridge = Bridge(given.connect, given.owner, given.root, given.mirror, given.log_bytes, tuple(given.option))
         asyncio.run(bridge.run())
     except ThemisError as error:
         print(f"themis: {error}", file=sys.stderr, flush=True)

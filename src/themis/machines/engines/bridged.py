@@ -18,16 +18,18 @@ from themis.errors import InputError
 from themis.machines.agent.channel import ChannelClosed
 from themis.machines.agent.logfile import turned
 from themis.machines.agent.means import AUTO
-from themis.machines.agent.messages import EndNodes, Message, NodeFound, NodeLeaves
+from themis.machines.agent.messages import EndNodes, Message, NodeFound, NodeLeaves, NodeLies, Prepare
 from themis.machines.agent.system import clock
 from themis.machines.bundles.copies import Copies
 from themis.machines.bundles.store import Store
 from themis.machines.engines.endings import Pace
+from themis.machines.engines.from_machines import make_place
+from themis.machines.engines.gangs import Out, Send
 from themis.machines.engines.hosts import Host, NodeSettings
-from themis.machines.engines.local import LocalExecutor
+from themis.machines.engines.local import LocalExecutor, log
 from themis.machines.engines.program import Note, Programs
 from themis.model.cluster import Machine
-from themis.model.events import Event, MachineJoined
+from themis.model.events import Event, Grant, MachineJoined
 
 ROOT_REFUSED = (
     "the job would run as root, which the agents of the machines refuse. Submit as a user with an account there (--user NAME, for "
@@ -49,6 +51,8 @@ class BridgedExecutor(LocalExecutor):
     """
 
     bridge_log = "bridge.log"
+    mirrored = True
+    """What ranks write is copied to the folder below ``root``."""
     nobody = "the bridge ended without a word."
     """Why no machine can be reached, where the bridge did not say."""
 
@@ -109,14 +113,43 @@ class BridgedExecutor(LocalExecutor):
         if machine.name in self.found:
             self._find(self.found[machine.name])
 
+    def restore(self, grant: Grant, steps: float, *, started: bool = True) -> None:
+        """As for ``LocalExecutor``."""
+        super().restore(grant, steps, started=started)
+        self._do(lambda: self._make_places(grant.job))
+
+    def _carry_out(self, out: list[Out]) -> None:
+        for item in out:
+            if isinstance(item, Send) and isinstance(item.message, Prepare):
+                self._make_places(item.message.spec.job)
+        super()._carry_out(out)
+
+    def _make_places(self, job: int) -> None:
+        """Let the machines of a gang send what its ranks write; a full disk loses it."""
+        gang = self.gangs.gangs.get(job)
+        for n, part in gang.parts.items() if gang is not None and self.mirrored else ():
+            with contextlib.suppress(OSError):
+                make_place(self.root / "nodes" / self.gangs.hosts[n].machine.name, part.spec)
+
     # ---- what the bridge reports -------------------------------------------------------------------------------------
 
     def _obey(self, messages: list[Message] | None) -> None:
         if messages is None:
             super()._obey(messages)  # the bridge died
         for message in messages or ():
-            if isinstance(message, NodeFound | NodeLeaves):
-                self._reported(message)
+            match message:
+                case NodeLies(node=name, reason=reason):
+                    if name in self._machine:
+                        self._shut_out(self._machine[name], reason)
+                case NodeFound() | NodeLeaves():
+                    try:
+                        if isinstance(message, NodeFound):
+                            Host(machine=machine_of(message), devices=message.devices)
+                        self._reported(message)
+                    except InputError as error:
+                        log.warning("machine %s is left out: %s", message.node, error)
+                case _:
+                    pass
 
     def _reported(self, message: NodeFound | NodeLeaves) -> None:
         """A machine is there, or its engine takes it away."""

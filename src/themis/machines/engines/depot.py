@@ -7,20 +7,22 @@ waits for at most one piece of each; nothing is remembered here, and a connectio
 from __future__ import annotations
 
 import base64
-import binascii
-import re
+from collections import Counter
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
 
 from themis.errors import InputError
 from themis.machines.agent.messages import CopyFound, Fetch, FindCopy, Message, Piece, TaskSpec, Upload, Uploaded
 from themis.machines.bundles import PIECE
 from themis.machines.bundles.copies import Copies
 from themis.machines.bundles.store import Store
+from themis.machines.engines.hosts import TASK
 
 SIGN_S = 30.0
 """A machine that is not connected is awaited for so long, if the last copy of an attempt should come from it."""
-TASK = re.compile(r"job(\d{1,18})-attempt(\d{1,9})")
+MOST_WAITING = 8
+"""Questions of one machine that wait to be answered; it asks one at a time, and again where no answer comes."""
 
 
 class Depot:
@@ -29,21 +31,38 @@ class Depot:
     def __init__(self, store: Store | None, copies: Copies | None, answer: Callable[[int, Message], None]) -> None:
         self.store, self.copies, self.answer = store, copies, answer
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="themis-depot")
+        self._lock, self._waiting = Lock(), Counter[int]()
+
+    def _later(self, machine: int, work: Callable[[], Message]) -> None:
+        """Answer a machine in the depot's thread; a question too many is dropped."""
+        with self._lock:
+            if self._waiting[machine] >= MOST_WAITING:
+                return
+            self._waiting[machine] += 1
+
+        def run() -> None:
+            try:
+                self.answer(machine, work())
+            finally:
+                with self._lock:
+                    self._waiting[machine] -= 1
+
+        self._reader.submit(run)
 
     def fetch(self, machine: int, asked: Fetch, specs: Collection[TaskSpec]) -> None:
         """Answer a question, later; ``specs`` : of the machine's tasks that have not ended, which gets no other files."""
         if any(spec.bundle == asked.bundle or spec.through_service for spec in specs):
-            self._reader.submit(lambda: self.answer(machine, self.piece(asked, specs)))
+            self._later(machine, lambda: self.piece(asked, specs))
         else:
             self.answer(machine, self._not_theirs(asked))
 
     def find(self, machine: int, asked: FindCopy, spec: TaskSpec, node: str, connected: Callable[[str], bool]) -> None:
         """Answer with which copy a task begins, later. ``connected`` : whether a machine of this name is."""
-        self._reader.submit(lambda: self.answer(machine, self.copy_of(asked, spec, node, connected)))
+        self._later(machine, lambda: self.copy_of(asked, spec, node, connected))
 
     def keep(self, machine: int, node: str, sent: Upload) -> None:
         """Take a piece of a copy, and answer, later."""
-        self._reader.submit(lambda: self.answer(machine, self.taken(node, sent)))
+        self._later(machine, lambda: self.taken(node, sent))
 
     def connected(self, node: str, tasks: Collection[str]) -> None:
         """A machine connected with these tasks: copies of others are not to be awaited from it."""
@@ -76,7 +95,7 @@ class Depot:
             )
         try:
             data = base64.b64decode(sent.data, validate=True)
-        except binascii.Error:
+        except ValueError:
             data = b""
         offset, problem, over = self.copies.take(
             node,

@@ -111,6 +111,8 @@ class FleetExecutor(BridgedExecutor):
             str(self.root / "nodes"),
             "--days",
             str(self.fleet.days),
+            "--log-bytes",
+            str(self.settings.log_bytes),
             "--renew-s",
             str(self.settings.renew_s),
             "--cache-bytes",

@@ -1,33 +1,62 @@
-"""What machines of a fleet send is checked here before the gateway passes it on: names and counts, the first line, logs."""
+"""What machines send is checked here before a bridge passes it on: names and counts, the first line, logs."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path, PurePosixPath
+import contextlib
+import re
+from pathlib import Path
 
+from themis.machines.agent.channel import LONGEST
 from themis.machines.agent.frames import Join
 from themis.machines.agent.joining import LABEL, NAME
 from themis.machines.agent.logfile import LogLines
-from themis.machines.agent.messages import Hello, ProtocolError, decode
+from themis.machines.agent.messages import Hello, ProtocolError, TaskSpec, decode, parsed
+from themis.machines.engines.hosts import TASK
 from themis.machines.engines.members import NotAllowed
 
 MOST_GPUS = 1024
 """Of one machine that joins."""
-LOG_BYTES = 256 << 20
-"""Of copies of one rank's log; the machine bounds the log itself."""
+STRAYS = 10_000
+"""Pieces of logs of tasks that a machine was not given, on one connection; gangs of a journal that was put back write some."""
+LOG = re.compile(rf"logs/{TASK.pattern}/rank-\d{{1,7}}\.log")
 
 
-def own_hello(name: str, begin: bytes) -> Hello:
-    """The ``Hello`` that a conversation begins with, which must be of the machine that the certificate is of.
+class Beginning:
+    """What a machine sends, up to the end of its first line, which must be the ``Hello`` of the machine that it is."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.held = name, b""
+        self.hello: Hello | None = None
+        """Once it came."""
+
+    def passed(self, data: bytes) -> bytes:
+        """What of all that came may go on to the arbiter: nothing before the first line is whole.
+
+        Raises
+        ------
+        NotAllowed : the ``Hello`` is another machine's. ProtocolError : it is none.
+        """
+        if self.hello is not None:
+            return data
+        self.held += data
+        line, end, _ = self.held.partition(b"\n")
+        if not end:
+            if len(self.held) > LONGEST:
+                raise ProtocolError(f"machine {self.name} sends no Hello.")
+            return b""
+        self.hello = own_hello(self.name, line)
+        data, self.held = self.held, b""
+        return data
+
+
+def own_hello(name: str, line: bytes) -> Hello:
+    """The first line of a conversation.
 
     Raises
     ------
-    NotAllowed : it is another's. ProtocolError : it is no ``Hello``.
+    NotAllowed : it is another machine's. ProtocolError : it is no ``Hello``.
     """
-    try:
-        hello = decode(json.loads(begin.partition(b"\n")[0]))
-    except ValueError as error:
-        raise ProtocolError(f"machine {name} sends a line that is not JSON: {error}.") from error
+    hello = decode(parsed(line))
     if not isinstance(hello, Hello):
         raise ProtocolError(f"machine {name} begins with {type(hello).__name__}, expected Hello.")
     if hello.node != name:
@@ -55,21 +84,56 @@ def checked(join: Join) -> None:
         raise NotAllowed(f"the machine has {join.gpus} GPUs and names {len(set(join.devices))}; they must agree.")
 
 
-def copy_log(mirror: Path, name: str, frame: bytes) -> None:
-    """Add what a rank of a machine wrote to the copy of its log below ``mirror``; ProtocolError if it may not be written there."""
-    try:
-        text, anew, data = LogLines.unpacked(frame)
-    except ValueError as error:
-        raise ProtocolError(f"machine {name}: {error}.") from error
-    path = PurePosixPath(text)
-    if len(path.parts) != 3 or path.parts[0] != "logs" or ".." in path.parts:
-        raise ProtocolError(f"machine {name} sends a log {text[:100]!r}, expected logs/TASK/FILE.")
-    copy = mirror / name / path
-    copy.parent.mkdir(parents=True, exist_ok=True)
-    if copy.is_symlink() or any(folder.is_symlink() for folder in (copy.parent, copy.parent.parent)):
-        raise ProtocolError(f"{copy} is a link; the log of machine {name} is not written there.")
-    if anew and copy.exists():
-        copy.replace(copy.with_name(copy.name + ".1"))
-    with open(copy, "ab") as file:
-        if file.tell() + len(data) <= LOG_BYTES:
-            file.write(data)
+class LogCopies:
+    """Copies of what the ranks of one machine write.
+
+    Only ranks that the arbiter gave to the machine have one: it makes an empty file for each (``make_place``).
+
+    Parameters
+    ----------
+    folder : of the machine. ``most`` : bytes of a rank's log and of the one before it, as machines bound them themselves.
+    """
+
+    def __init__(self, folder: Path, most: int) -> None:
+        self.folder, self.most = folder, most
+        self.strays = 0
+        """Pieces of logs that are no rank's of this machine."""
+
+    def add(self, text: str, anew: bool, data: bytes) -> None:
+        """A rank wrote this; ``anew`` : its file began again. A full disk loses output rather than the machine.
+
+        Raises
+        ------
+        ProtocolError : it may not be written there, or too much came that is no rank's of this machine.
+        """
+        if not LOG.fullmatch(text):
+            raise ProtocolError(f"it sends a log {text[:100]!r}, expected logs/TASK/rank-NUMBER.log.")
+        copy = self.folder / text
+        if copy.is_symlink() or any(folder.is_symlink() for folder in (copy.parent, copy.parent.parent)):
+            raise ProtocolError(f"{copy} is a link; its log is not written there.")
+        if not copy.exists():
+            self.strays += 1
+            if self.strays > STRAYS:
+                raise ProtocolError(f"it sent {STRAYS} pieces of logs of tasks that it was never given.")
+            return
+        with contextlib.suppress(OSError):
+            if anew and copy.stat().st_size:
+                copy.replace(copy.with_name(copy.name + ".1"))
+            with open(copy, "ab") as file:
+                file.write(data[: max(self.most - file.tell(), 0)])
+
+    def add_frame(self, frame: bytes) -> None:
+        """As ``add``, of a frame; ProtocolError where it is none."""
+        try:
+            piece = LogLines.unpacked(frame)
+        except ValueError as error:
+            raise ProtocolError(f"it sends a log that is none: {error}.") from error
+        self.add(*piece)
+
+
+def make_place(folder: Path, spec: TaskSpec) -> None:
+    """Let the machine of this folder send the output of a task's ranks."""
+    logs = folder / "logs" / spec.task
+    logs.mkdir(parents=True, exist_ok=True)
+    for rank in spec.ranks:
+        (logs / f"rank-{rank}.log").touch()

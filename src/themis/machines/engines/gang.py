@@ -44,6 +44,13 @@ class Node:
     """That its agent speaks."""
     occupied: tuple[Occupied, ...] | None = ()
     """GPUs that are not free though no gang holds them, as the core knows it; None while that is to be found out."""
+    rejected: str = ""
+    """Why nothing that it sends is accepted; empty once it is back in service."""
+    rejections: int = 0
+    """That followed each other within ``gangs.FORGET_S``; the last was at ``rejected_at``."""
+    rejected_at: Seconds = -math.inf
+    barred_until: Seconds = -math.inf
+    """Nothing that it sends is read before."""
     orphan_tasks: set[str] = field(default_factory=set)
     """Tasks that live there and should not: given up as lost with their machine, or of another journal. They may be on any GPU,
     so nothing starts on the machine until they ended."""

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from themis import limits
 from themis.errors import InvariantBroken
 from themis.machines.agent.environment import gang_env
 from themis.machines.agent.keeper import PEERS_S
@@ -28,6 +29,7 @@ from themis.machines.agent.messages import (
     Message,
     Occupied,
     Prepare,
+    ProtocolError,
     Renew,
     Stop,
     TaskIdle,
@@ -39,8 +41,8 @@ from themis.machines.agent.messages import (
 from themis.machines.engines.endings import Pace, how_it_ended
 from themis.machines.engines.gang import Gang, GangPart, Node, too_old, went_wrong
 from themis.machines.engines.gang_lifecycle import MISSING, Action, GangEvent, GangState, Goal, PartState, transition
-from themis.machines.engines.hosts import NO_TARGET, Host, NodeSettings, task_name, task_specs
-from themis.machines.engines.program import AttemptEnded, Ending, Note, Programs, RunReported
+from themis.machines.engines.hosts import NO_TARGET, TASK, Host, NodeSettings, task_name, task_specs
+from themis.machines.engines.program import AttemptEnded, Ending, MachineRejected, Note, Programs, RunReported
 from themis.machines.engines.progress import measurement, progress_events
 from themis.model.events import (
     Command,
@@ -56,6 +58,12 @@ from themis.model.events import (
 )
 from themis.model.units import Seconds
 from themis.model.workload import App
+
+BAR_S, REJECTIONS, FORGET_S = 10.0, 3, 3600.0
+"""How long nothing is read of a machine that sent what is not accepted, and how often that happens within ``FORGET_S`` until it
+stays out of service."""
+ORPHANS = 1024
+"""Tasks of one machine that the service knows nothing of: those of a journal that was put back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,8 +153,31 @@ class Gangs:
             node.leaving, node.ends_at = True, now + within_s if within_s > 0 else math.inf
         if not node.failed:
             node.failed = True
-            self.out.append(MachineFailed(machine=machine))
+            # Jobs of a machine that is still there save before it goes.
+            self.out.append(MachineFailed(machine=machine, drained=not dead))
         return self._done()
+
+    def reject(self, machine: int, reason: str, now: Seconds) -> list[Out]:
+        """What a machine sent is not accepted: it is out of service, and its gangs end as those of a machine that is silent.
+
+        Nothing more of it is read for ``BAR_S``, twice as long each time; after ``REJECTIONS`` not until it is pardoned.
+        """
+        self.now, node = now, self.nodes[machine]
+        node.rejections = node.rejections + 1 if now < node.rejected_at + FORGET_S else 1
+        final = node.rejections >= REJECTIONS
+        node.rejected, node.rejected_at = limits.REASON.cut(reason), now
+        node.barred_until = math.inf if final else now + BAR_S * 2 ** (node.rejections - 1)
+        if not node.failed:
+            node.failed, node.ready = True, False
+            self.out.append(MachineFailed(machine=machine, reason=node.rejected))
+        if final:
+            self.out.append(MachineRejected(machine=machine, reason=node.rejected))
+        return self._done()
+
+    def pardon(self, machine: int) -> None:
+        """An administrator puts a machine back into service: what it sends is read again."""
+        node = self.nodes[machine]
+        node.rejected, node.rejections, node.barred_until = "", 0, -math.inf
 
     def admit(self, first_job: int, app: App) -> None:
         """Learn about an app's jobs."""
@@ -239,16 +270,24 @@ class Gangs:
     # ---- from the machines ----------------------------------------------------------------------------------------
 
     def handle_message(self, machine: int, message: Message, now: Seconds) -> list[Out]:
-        """Take in an agent's message."""
+        """Take in an agent's message.
+
+        Raises
+        ------
+        ProtocolError : it says what this machine cannot say, or may not.
+        """
         self.now = now
         match message:
             case Hello():
+                self._check_own(machine, message)
+                self._check_gpus(machine, message.occupied)
                 self._hello(machine, message, now)
             case Renew():
                 self._renewed(machine, message, now)
             case TaskState():
                 self._state(machine, message)
             case GpusOccupied():
+                self._check_gpus(machine, message.items)
                 self._occupied(machine, message.items)
             case TaskReport():
                 self._report(machine, message, now)
@@ -257,7 +296,7 @@ class Gangs:
             case TaskRuns():
                 self._runs(machine, message)
             case _:
-                pass
+                raise ProtocolError(f"it sends {type(message).__name__}, which no machine may.")
         return self._done()
 
     def disconnected(self, machine: int) -> None:
@@ -266,6 +305,20 @@ class Gangs:
         for gang in self.gangs.values():
             if machine in gang.parts:
                 gang.parts[machine].sent = None
+
+    def _check_own(self, machine: int, hello: Hello) -> None:
+        if hello.node != self.hosts[machine].machine.name:
+            raise ProtocolError(f"it speaks for machine {hello.node!r}, which it may not.")
+
+    def _check_gpus(self, machine: int, items: tuple[Occupied, ...]) -> None:
+        """GPUs of a message are the machine's, those included that it had, and each is named once."""
+        known = sum(n == machine for n, _ in self.places) if items else 0
+        for item in items:
+            wrong = sorted(gpu for gpu in set(item.gpus) if gpu >= known or item.gpus.count(gpu) > 1)
+            if wrong:
+                raise ProtocolError(
+                    f"it names GPUs {', '.join(map(str, item.gpus[:8]))}, expected each once, from 0 to {known - 1}."
+                )
 
     def _hello(self, machine: int, hello: Hello, now: Seconds) -> None:
         node = self.nodes[machine]
@@ -334,6 +387,11 @@ class Gangs:
         """An attempt that is settled here already, or one of an arbiter whose journal is not ours."""
         orphan_tasks = self.nodes[machine].orphan_tasks
         if state.phase != "ended":
+            if state.task not in orphan_tasks and (len(orphan_tasks) >= ORPHANS or not TASK.fullmatch(state.task)):
+                raise ProtocolError(
+                    f"it has a task {state.task!r} that it was never given, after {len(orphan_tasks)} others; expected the "
+                    f"names of attempts, and at most {ORPHANS} of them."
+                )
             orphan_tasks.add(state.task)
             self._send(machine, Stop(task=state.task, cause="unknown", grace_s=60.0))
             return
@@ -349,7 +407,7 @@ class Gangs:
         if not node.ready or node.orphan_tasks:
             return
         if node.failed and not node.leaving:
-            node.failed = False
+            node.failed, node.rejected = False, ""
             self.out.append(MachineReturned(machine=machine))
         for gang in [g for g in self.gangs.values() if machine in g.parts]:
             self._reconcile(gang)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import cast
 
 from themis.errors import InputError, ThemisError
-from themis.machines.agent.channel import LONGEST, short
+from themis.machines.agent.channel import Rate, short
 from themis.machines.agent.frames import (
     CONTROL,
     DATA,
@@ -47,13 +47,14 @@ from themis.machines.agent.messages import (
     Message,
     NodeFound,
     NodeLeaves,
+    NodeLies,
     NodeReleased,
     ProtocolError,
     decode,
     encode,
 )
 from themis.machines.agent.remote import first_of
-from themis.machines.engines.from_machines import checked, copy_log, own_hello
+from themis.machines.engines.from_machines import Beginning, LogCopies, checked
 from themis.machines.engines.members import LEAVING, LISTEN, REMOVED, Member, Members, NotAllowed
 from themis.trust.authority.ca import RENEW_AT, Authority
 from themis.trust.authority.contexts import Peer, Untrusted, peer_of, server_context
@@ -96,6 +97,7 @@ class Gateway:
     ----------
     socket : where the arbiter listens. ``owner`` : its id. ``mirror`` : where copies of ranks' logs go, by machine.
     days : that certificates of machines are valid for. ``welcome`` : how their agents should run.
+    log_bytes : bound of each rank's log.
     """
 
     socket: Path
@@ -105,6 +107,7 @@ class Gateway:
     welcome: Welcome
     mirror: Path
     days: float
+    log_bytes: int
     links: dict[str, Link] = field(default_factory=dict)
     callers: int = 0
     strangers: dict[asyncio.StreamWriter, None] = field(default_factory=dict)
@@ -297,6 +300,9 @@ class Gateway:
                     )
                 )
             await self._converse(link)
+        except (ProtocolError, NotAllowed) as error:
+            self._report(NodeLies(node=member.name, reason=str(error)))
+            raise
         finally:
             if self.links.get(peer.name) is link:
                 del self.links[peer.name]
@@ -343,28 +349,23 @@ class Gateway:
 
     async def _up(self, link: Link, writer: asyncio.StreamWriter) -> None:
         """From the machine to the arbiter; the first line must be this machine's own."""
-        begin: bytes | None = b""
+        begin, rate = Beginning(link.member.name), Rate(time.monotonic)
+        logs = LogCopies(self.mirror / link.member.name, self.log_bytes)
         while True:
             kind, data = await link.frames.read()
+            rate.take(len(data), 1)
             link.heard = time.monotonic()
             link.pong.set()
             if kind == LOG:
-                await asyncio.to_thread(copy_log, self.mirror, link.member.name, data)
+                await asyncio.to_thread(logs.add_frame, data)
             elif kind == CONTROL:
                 if not isinstance(as_control(data), Pong):
                     raise ProtocolError(f"machine {link.member.name} sends what is no answer.")
-            elif kind == DATA:
-                if begin is not None:
-                    begin += data
-                    if b"\n" not in begin:
-                        if len(begin) > LONGEST:
-                            raise ProtocolError(f"machine {link.member.name} sends no Hello.")
-                        continue
-                    if own_hello(link.member.name, begin).protocol < PROTOCOL:
-                        # It outlived an upgrade of its machine, which starts another one now.
-                        await link.frames.say(EndAgent())
-                        raise ProtocolError(f"machine {link.member.name}: its node agent is older than its Themis.")
-                    data, begin = begin, None
+            elif data := begin.passed(data):
+                if begin.hello is not None and begin.hello.protocol < PROTOCOL:
+                    # It outlived an upgrade of its machine, which starts another one now.
+                    await link.frames.say(EndAgent())
+                    raise InputError(f"machine {link.member.name}: its node agent is older than its Themis.")
                 writer.write(data)
                 await writer.drain()
 
@@ -389,6 +390,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--owner", required=True, help="id of the arbiter")
     parser.add_argument("--mirror", required=True, type=Path, help="folder for copies of ranks' logs")
     parser.add_argument("--days", type=float, required=True, help="that certificates of machines are valid for")
+    parser.add_argument("--log-bytes", type=int, required=True, help="bound of each rank's log")
     parser.add_argument("--renew-s", type=float, required=True, help="of agents")
     parser.add_argument("--cache-bytes", type=int, required=True, help="of agents")
     parser.add_argument("--containment", required=True, help="of agents")
@@ -410,6 +412,7 @@ def main(arguments: list[str] | None = None) -> int:
             ),
             given.mirror,
             given.days,
+            given.log_bytes,
         )
         host, _, port = given.listen.rpartition(":")
         asyncio.run(gateway.run(host.strip("[]"), int(port)))

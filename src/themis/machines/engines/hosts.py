@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -80,6 +81,10 @@ class Host:
             raise InputError(
                 f"machine {self.machine.name!r} has {self.machine.gpus} GPUs but {len(self.devices)} device names; they must agree."
             )
+
+
+TASK = re.compile(r"job(\d{1,18})-attempt(\d{1,9})")
+"""Names of attempts, as ``task_name`` makes them."""
 
 
 def task_name(job: int, attempt: int) -> str:

@@ -25,7 +25,7 @@ from queue import Empty, SimpleQueue
 
 from themis.core.executor import Executor
 from themis.errors import InputError
-from themis.machines.agent.channel import ChannelClosed, SocketChannel, listen, readable
+from themis.machines.agent.channel import ChannelClosed, ServedChannel, listen, readable
 from themis.machines.agent.gpus import Claim, release
 from themis.machines.agent.locks import locked
 from themis.machines.agent.means import AUTO
@@ -37,7 +37,9 @@ from themis.machines.agent.messages import (
     Message,
     NodeFound,
     NodeLeaves,
+    NodeLies,
     ProtocolError,
+    Rejected,
     Upload,
 )
 from themis.machines.agent.system import clock
@@ -112,10 +114,12 @@ class LocalExecutor(Executor):
         self._machine = {host.machine.name: n for n, host in enumerate(hosts)}
         self._todo: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self._woken, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._channels: dict[int, SocketChannel] = {}
-        self._unidentified: list[SocketChannel] = []
+        self._channels: dict[int, ServedChannel] = {}
+        self._unidentified: list[ServedChannel] = []
         """Connected, not yet introduced."""
-        self._control: SocketChannel | None = None
+        self._barred: dict[int, ServedChannel] = {}
+        """Of machines of which nothing is read for a while; one that is closed at once would be there again at once."""
+        self._control: ServedChannel | None = None
         """A bridge's own connection, where machines are an engine's."""
         self._patience: dict[int, tuple[float, float]] = {}
         """When an agent was last restarted that has not come yet, and how long the next one waits."""
@@ -184,6 +188,14 @@ class LocalExecutor(Executor):
             f"node {name!r} did not join over the network, so it cannot be removed; `themis drain {name}` takes it out of "
             f"service, and `themis set machines.{name}.gpus=0` removes it where the settings name it."
         )
+
+    def pardon(self, machine: int) -> None:
+        """An administrator puts a machine back into service: what it sends is read again."""
+        self._do(lambda: self.gangs.pardon(machine))
+
+    def rejected(self, machine: int) -> str:
+        """Why nothing that a machine sends is accepted; empty where it is."""
+        return self.gangs.nodes[machine].rejected if machine < len(self.gangs.nodes) else ""
 
     def check_user(self, user: str) -> None:
         """Raise InputError if no agent would start jobs of this system user ("": the agents' own)."""
@@ -269,7 +281,7 @@ class LocalExecutor(Executor):
             # Raised again in the thread of the next caller.
             self._broken = error
         finally:
-            for channel in (*self._channels.values(), *self._unidentified):
+            for channel in (*self._channels.values(), *self._unidentified, *self._barred.values()):
                 channel.close()
 
     def _turn(self) -> None:
@@ -278,38 +290,53 @@ class LocalExecutor(Executor):
             while True:
                 self._todo.get_nowait()()
         for channel in ready:
-            if channel is self._control:
-                self._obey(self._receive(channel))
-            elif channel in self._unidentified:
-                self._introduce(channel)
-            else:
-                self._listen(channel)
+            try:
+                if channel is self._control:
+                    self._obey(self._receive(channel))
+                elif channel in self._unidentified:
+                    self._introduce(channel)
+                else:
+                    self._listen(channel)
+                if channel.wrong is not None:
+                    raise channel.wrong
+            except ProtocolError as error:
+                self._reject(channel, str(error))
+        for n, channel in [*self._barred.items()]:
+            if self.clock() >= self.gangs.nodes[n].barred_until:
+                channel.close()
+                del self._barred[n]
         self._carry_out(self.gangs.tick(self.clock()))
         self._revive()
 
-    def _wait(self) -> list[SocketChannel]:
+    def _wait(self) -> list[ServedChannel]:
         """Wait for something to do; returns the channels with something to read. Connections that came in are accepted."""
         control = [self._control] if self._control else []
         channels = {c.socket.fileno(): c for c in (*self._unidentified, *self._channels.values(), *control)}
-        ready = readable([self._woken, self._server, *channels], TICK_S)
+        waits = [channel for channel in channels.values() if channel.unsent]
+        ready = readable([self._woken, self._server, *channels], TICK_S, [channel.socket for channel in waits])
+        for channel in waits:
+            try:
+                channel.flush()
+            except ChannelClosed:
+                channel.wrong = ProtocolError("it reads nothing of what it is sent.")
         if self._woken in ready:
             os.read(self._woken, 4096)
         if self._server.fileno() in ready:
             try:
-                self._unidentified.append(SocketChannel(self._server.accept()[0]))
+                self._unidentified.append(ServedChannel(self._server.accept()[0], self.clock))
             except OSError as error:
                 # Callers have opened as many files as we may have; who waits here is let in when some are closed again.
                 log.warning("a node agent is kept waiting: %s", error)
                 self._closing.wait(TICK_S)
         return [channels[file] for file in ready if file in channels]
 
-    def _introduce(self, channel: SocketChannel) -> None:
+    def _introduce(self, channel: ServedChannel) -> None:
         """The first message names the machine; a new connection of a machine replaces its old one."""
         messages = self._receive(channel)
         if messages == []:
             return  # not a whole line yet
         self._unidentified.remove(channel)
-        if messages and isinstance(messages[0], NodeFound | NodeLeaves):
+        if messages and isinstance(messages[0], NodeFound | NodeLeaves | NodeLies):
             self._control = channel
             self._obey(messages)
             return
@@ -317,6 +344,9 @@ class LocalExecutor(Executor):
             channel.close()
             return
         n = self._machine[messages[0].node]
+        if self.clock() < self.gangs.nodes[n].barred_until:
+            self._bar(n, channel)
+            return
         if messages[0].protocol < PROTOCOL and self._replace(n):
             channel.close()
             return
@@ -331,7 +361,7 @@ class LocalExecutor(Executor):
             self._control.close()
         self._control = None
 
-    def _listen(self, channel: SocketChannel) -> None:
+    def _listen(self, channel: ServedChannel) -> None:
         n = next((n for n, c in self._channels.items() if c is channel), None)
         if n is None:
             return  # a new connection took its place a moment ago
@@ -341,11 +371,41 @@ class LocalExecutor(Executor):
         else:
             self._handle_messages(n, messages)
 
-    def _receive(self, channel: SocketChannel) -> list[Message] | None:
+    def _receive(self, channel: ServedChannel) -> list[Message] | None:
         try:
             return channel.receive(0.0)
-        except (ChannelClosed, ProtocolError):
+        except ChannelClosed:
             return None
+
+    def _reject(self, channel: ServedChannel, reason: str) -> None:
+        """What a machine sent ends here: with its connection, and its time in service."""
+        n = next((n for n, c in self._channels.items() if c is channel), None)
+        if n is not None:
+            self._shut_out(n, reason)
+            return
+        log.warning("a connection of a machine or a bridge is closed: %s", reason)
+        if channel is self._control:
+            self._obey(None)
+        else:
+            self._unidentified = [other for other in self._unidentified if other is not channel]
+            channel.close()
+
+    def _shut_out(self, n: int, reason: str) -> None:
+        log.warning("machine %s is out of service: %s", self.gangs.hosts[n].machine.name, reason)
+        channel = self._channels.get(n)
+        self._carry_out(self.gangs.reject(n, reason, self.clock()))
+        if channel is not None:
+            with contextlib.suppress(ChannelClosed):
+                channel.send(Rejected(reason=self.gangs.nodes[n].rejected))
+        self._hang_up(n)
+
+    def _bar(self, n: int, channel: ServedChannel) -> None:
+        """Leave a connection unread until its machine may come back."""
+        with contextlib.suppress(ChannelClosed):
+            channel.send(Rejected(reason=self.gangs.nodes[n].rejected))
+        if (before := self._barred.pop(n, None)) is not None:
+            before.close()
+        self._barred[n] = channel
 
     def _handle_messages(self, n: int, messages: list[Message]) -> None:
         for message in messages:
@@ -365,7 +425,20 @@ class LocalExecutor(Executor):
                     self.depot.connected(self.gangs.hosts[n].machine.name, [state.task for state in message.tasks])
                 case _:
                     pass
-            self._carry_out(self.gangs.handle_message(n, message, self.clock()))
+            self._carry_out(self._taken_in(n, message))
+
+    def _taken_in(self, n: int, message: Message) -> list[Out]:
+        """What follows from a machine's message; one that cannot be handled ends at its machine."""
+        try:
+            return self.gangs.handle_message(n, message, self.clock())
+        except ProtocolError:
+            raise
+        except Exception as error:
+            kind, name = type(message).__name__, self.gangs.hosts[n].machine.name
+            log.exception("machine %s: a message %s cannot be handled", name, kind)
+            raise ProtocolError(
+                f"its message {kind} cannot be handled ({type(error).__name__}); the log has the traceback."
+            ) from error
 
     def _connected(self, name: str) -> bool:
         n = self._machine.get(name)

@@ -243,7 +243,15 @@ class RunReported:
     run: str
 
 
-Note = AttemptEnded | Measurement | GangIdle | RunReported
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineRejected:
+    """A machine sent again and again what is not accepted: it stays out of service until an administrator puts it back."""
+
+    machine: int
+    reason: str
+
+
+Note = AttemptEnded | Measurement | GangIdle | RunReported | MachineRejected
 """What the arbiter hears of gangs that is no event."""
 
 

@@ -71,11 +71,11 @@ class RayExecutor(BridgedExecutor):
             copies=copies,
         )
         self.ray = ray
+        self.mirrored = Path(ray.node_root) != self.root / "nodes"
 
     def bridge_words(self) -> Sequence[str]:
         """As for ``BridgedExecutor``."""
-        own = self.root / "nodes"
-        mirror = [] if Path(self.ray.node_root) == own else ["--mirror", str(own)]
+        mirror = ["--mirror", str(self.root / "nodes")] if self.mirrored else []
         options = ["--renew-s", str(self.settings.renew_s), "--cache-bytes", str(self.settings.cache_bytes)]
         options += ["--containment", self.containment]
         return [
@@ -89,6 +89,8 @@ class RayExecutor(BridgedExecutor):
             "--root",
             self.ray.node_root,
             *mirror,
+            "--log-bytes",
+            str(self.settings.log_bytes),
             "--",
             *options,
             *["--allow-root"] * self.allow_root,

@@ -19,6 +19,8 @@ from themis.model.events import (
     Grant,
     Header,
     JobStarted,
+    JobStopped,
+    MachineFailed,
     MachineJoined,
     MachineResized,
     Revoke,
@@ -52,6 +54,8 @@ class Accounts:
     users: dict[int, str] = field(default_factory=dict)
     tariff: AccountingSet = field(default_factory=AccountingSet)
     checkpoint_every_s: Seconds = math.inf
+    drained: bool = False
+    """The revocations that follow say ``failed`` because a machine is drained: their jobs save, and nothing is lost."""
 
     def add(self, time: Seconds, record: object) -> None:
         """Take one record in; times never fall."""
@@ -140,7 +144,7 @@ class Accounts:
             return
         self._book(lease, time)
         lease.ended, lease.cause = time, revoke.cause
-        if revoke.cause == "failed" and not math.isnan(lease.started):
+        if revoke.cause == "failed" and not self.drained and not math.isnan(lease.started):
             training = time - lease.started
             crash = math.fmod(training, self.checkpoint_every_s)
             lease.lost = min(lease.gpus * crash, lease.gpus * training - lease.idle)
@@ -173,6 +177,8 @@ _HANDLERS: dict[type[Any], Callable[[Accounts, Seconds, Any], None]] = {
     MachineResized: Accounts._resized,
     SettingsChanged: Accounts._settings,
     AppSubmitted: Accounts._submitted,
+    MachineFailed: lambda accounts, _, event: setattr(accounts, "drained", event.drained),
+    JobStopped: lambda accounts, *_: setattr(accounts, "drained", False),
     Grant: Accounts._granted,
     JobStarted: Accounts._started,
     GpusIdle: Accounts._idle,

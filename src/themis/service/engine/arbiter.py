@@ -24,7 +24,16 @@ from themis.core.tables import ENDED
 from themis.machines.bundles.copies import Copies
 from themis.machines.bundles.store import Store
 from themis.machines.engines.hosts import Host
-from themis.machines.engines.program import UNABLE, AttemptEnded, Ending, GangIdle, Measurement, Program, RunReported
+from themis.machines.engines.program import (
+    UNABLE,
+    AttemptEnded,
+    Ending,
+    GangIdle,
+    MachineRejected,
+    Measurement,
+    Program,
+    RunReported,
+)
 from themis.model.events import (
     AppFinished,
     AppHeld,
@@ -356,10 +365,15 @@ class Arbiter:
                 self.journal.add_run_id(item.app, item.job, item.attempt, item.tracker, item.run)
             case WakeUp():
                 pass
-            case MachineFailed(machine=n) | MachineReturned(machine=n) | GpusWithheld(machine=n) if (
-                n in self.state.removed
-            ):
+            case (
+                MachineFailed(machine=n)
+                | MachineReturned(machine=n)
+                | GpusWithheld(machine=n)
+                | MachineRejected(machine=n)
+            ) if n in self.state.removed:
                 pass  # a machine that ends its last jobs
+            case MachineRejected(machine=n):
+                self.housekeeping.drain(n, True, now)
             case MachineJoined():
                 self.live.joined(item.machine, now)
             case MachineResized(machine=n):
@@ -448,3 +462,5 @@ class Arbiter:
     def drain(self, machine: int, drained: bool, within_s: Seconds = 0.0) -> None:
         """Take a machine out of service or back; ``within_s`` : until then its jobs may end by themselves."""
         self.housekeeping.drain(machine, drained, self.instant, within_s)
+        if not drained:
+            self.executor.pardon(machine)

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from themis.machines.agent import hosted, landing
+from themis.machines.agent.messages import build, parsed
 from themis.service.operations.payload import payload
 from themis.service.operations.ssh import MARK, Ssh, SshFault
 from themis.service.operations.ssh_hosts import Host
@@ -108,7 +109,7 @@ def ask(ssh: Ssh, request: hosted.Request, verb: str) -> hosted.Seen:
     answer = ssh.call(
         [python, "-m", "themis.machines.agent.hosted", verb], given, CALL_S if verb == "look" else SEND_S
     )[-1]
-    seen = hosted.Seen(**json.loads(answer))
+    seen: hosted.Seen = build(hosted.Seen, parsed(answer.encode()))
     if seen.error:
         raise SshFault("disk-full" if "No space left" in seen.error else "failed", f"{ssh.host}: {seen.error}")
     return seen

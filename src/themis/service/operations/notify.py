@@ -105,11 +105,12 @@ class Watcher:
                     self.waiting[record.app] = now
             case MachineFailed(drained=False) if "machine_lost" in self.settings.events:
                 name = self.state.machines[record.machine].name
-                return [
-                    Notification(
-                        ADMINS, f"machine {name} is lost", f"The service cannot reach machine {name}; its jobs restart."
+                why = f"The service cannot reach machine {name}; its jobs restart."
+                if record.reason:
+                    why = (
+                        f"The service accepts nothing that machine {name} sends, and its jobs restart: {record.reason}"
                     )
-                ]
+                return [Notification(ADMINS, f"machine {name} is lost", why)]
             case GpusIdle() if record.action and "idle" in self.settings.events:
                 app = int(self.state.jobs.app[record.job])
                 done = "is cancelled: its" if record.action == "cancelled" else "holds"
