@@ -16,7 +16,7 @@ import orjson
 
 from themis.core.checkpoint import save
 from themis.core.tables import Status
-from themis.model.events import Compacted, Header, JournalRepaired
+from themis.model.events import Compacted, Header, JournalRepaired, Quarantined
 from themis.report.accounts.charges import Amounts
 from themis.report.accounts.fold import Accounts, Tally
 from themis.service.engine import chain, integrity, recovery, state_snapshots
@@ -172,6 +172,8 @@ def audit_accounts(journal: Journal, engine: Engine, *, whole: bool, where: str)
                 (zone,),
             ).fetchone()
             assert all(near(a, b) for a, b in zip(row, total, strict=True)), (where, zone, row, total)
+    if any(isinstance(record, Quarantined) and record.skipped for _, record in journal.records()):
+        return  # the core ended those leases with the record that is skipped, the accounts when the gangs were stopped
     # The core counts time in which a gang waits for others to release its GPUs, too; no lease is granted before they did.
     attained = state.apps_attained()
     leased = np.zeros(len(attained))

@@ -155,6 +155,8 @@ RECORDS: list[Record] = [
     e.QuotaSet(name="group g", users=("a", "b"), gpus=4),
     e.QuotaSet(name="user a", users=("a",), gpus=None),
     e.JournalRepaired(lost=12, attempts=((2, 3), (4, 1))),
+    e.Quarantined(app=3, reason="ZeroDivisionError: x", frames=("core/a.py:1 f", "ZeroDivisionError"), skipped=(7, 9)),
+    e.Quarantined(machine=0, reason="the service was started without it"),
     e.FairnessSet(between="users"),
     e.UserWeightsSet(users=(("ann", 0.37), ("bob", 3.0))),
     e.SettingsChanged(

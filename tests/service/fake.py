@@ -123,12 +123,15 @@ class World:
     arbiter: Arbiter
     executor: FakeExecutor
     clock: list[float]
+    faulty: bool = False
+    """Errors that the arbiter contains are what is tested."""
 
     def turn(self, passed: float = 0.0) -> None:
         """Let time pass, then take turns until nothing is left to do."""
         self.clock[0] += passed
         while True:
             self.arbiter._transaction()
+            assert self.faulty or not self.arbiter.quarantine.faults, "the arbiter contained an error; see the log"
             if self.arbiter.queue.empty():
                 return
 
@@ -167,6 +170,8 @@ def world(
     silent: bool = False,
     hosts: Sequence[Host] = (),
     book: ProfileBook = DEFAULT_BOOK,
+    faulty: bool = False,
+    start: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Iterator[World]:
     """An arbiter on machines m0, m1, ... over the journal in ``home``."""
@@ -183,8 +188,10 @@ def world(
     hosts = hosts or (find_hosts(config) if config.gpus or config.cluster else own)
     journal = Journal(home / "journal.db")
     try:
-        arbiter = Arbiter(config, hosts, journal, executor, book=book, wall=lambda: at[0], steady=lambda: at[0])
-        yield World(arbiter, made[0], at)
+        arbiter = Arbiter(
+            config, hosts, journal, executor, book=book, wall=lambda: at[0], steady=lambda: at[0], **(start or {})
+        )
+        yield World(arbiter, made[0], at, faulty)
     finally:
         journal.close()
 

@@ -485,23 +485,25 @@ def test_machines_may_forget_an_attempt_once_its_end_is_on_disk(tmp_path: Path) 
         assert [stopped for _, _, stopped in seen] == [1, 2, 3]
 
 
-def test_a_bug_before_anything_is_written_is_its_callers_alone_and_one_after_it_ends_the_arbiter(
-    tmp_path: Path,
-) -> None:
+def test_a_bug_in_a_call_is_its_callers_alone_before_and_after_something_was_written(tmp_path: Path) -> None:
     def half(a: Arbiter) -> None:
         a.journal.set_meta("half", "done")
         raise ZeroDivisionError
 
-    with world(tmp_path) as w:
+    with world(tmp_path, faulty=True) as w:
         early: Future[None] = Future()
         w.arbiter.queue.put(Call(lambda: 1 / 0, early))
         w.turn()
         assert isinstance(early.exception(0), ZeroDivisionError)
         enter(w)
         assert set(w.held()) == {0}
+        other: Future[pb.SubmitReply] = Future()
+        w.arbiter.queue.put(Call(lambda: submit(w.arbiter, request("b")), other))
         with pytest.raises(ZeroDivisionError):
             w.ask(half)
         assert w.arbiter.journal.meta("half") is None
+        assert set(w.held()) == {0, other.result(0).app}
+        assert not w.arbiter.quarantine.off
 
 
 # ---- going on --------------------------------------------------------------------------------------------------------
@@ -670,12 +672,12 @@ def test_speeds_that_jobs_measured_reach_the_core_and_outlive_a_restart(tmp_path
 
 def test_whoever_waits_for_an_arbiter_that_breaks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(now: float) -> None:
-        raise RuntimeError("no such thing")
+        raise sqlite3.OperationalError("no such thing")
 
     with world(tmp_path) as w, monkeypatch.context() as patch:
         patch.setattr(w.arbiter.housekeeping, "run", fails)
         reply: Future[Any] = Future()
         w.arbiter.queue.put(Call(lambda: 1, reply))
-        with pytest.raises(RuntimeError, match="no such thing"):
+        with pytest.raises(sqlite3.OperationalError, match="no such thing"):
             w.arbiter._transaction()
         assert isinstance(reply.exception(1.0), Closed)

@@ -92,7 +92,7 @@ def watcher(**more: Any) -> Watcher:
     state = State(book=DEFAULT_BOOK, settings=Settings())
     state.add_machine(Machine(name="m0", gpus=2))
     state.app_specs += [app("one", [job(1.0)]), app("two", [job(1.0)])]
-    return Watcher(Notify(**more), state, lambda number: f"because {number}")
+    return Watcher(Notify(**more), lambda: state, lambda number: f"because {number}")
 
 
 def grant(app: int, job: int) -> Grant:

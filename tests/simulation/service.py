@@ -143,6 +143,8 @@ class Service:
         self.looked_at = 0.0
         self.within = False
         """The arbiter's thread is in the middle of a transaction."""
+        self.faulty = False
+        """Errors are injected."""
         self.config = self.configured()
         """As the settings file says."""
 
@@ -268,6 +270,9 @@ class Service:
             arbiter._transaction(0.0)
         finally:
             self.within = False
+        self.world.checks.require(
+            self.faulty or not arbiter.quarantine.faults, lambda: "the arbiter contained an error that nobody injected"
+        )
         return True
 
     def _pause(self, seconds: float) -> None:

@@ -114,6 +114,13 @@ def up(
             "--repair", help="Recover a damaged journal up to its last good record; prints first what is lost."
         ),
     ] = False,
+    safe: Annotated[
+        bool, typer.Option("--safe", help="Make no decisions: jobs run on, and apps can be cancelled and held.")
+    ] = False,
+    without: Annotated[
+        list[str],
+        typer.Option(metavar="APP", help="Quarantine this app first, so that it takes no part; repeatable."),
+    ] = [],  # noqa: B006 - typer copies it
     home: Home = None,
 ) -> None:
     """Start the scheduler; it runs until Ctrl-C or SIGTERM, and recovers its apps when started again.
@@ -203,6 +210,8 @@ def up(
             )
         else:
             out.print(f"Recovered from the journal ({counted(arbiter.recovered, 'record')}).")
+        if arbiter.quarantine.off:
+            out.print(f"Decisions are off: {arbiter.quarantine.off}.", markup=False, soft_wrap=True)
         for line in arbiter.live.starting:
             out.print(f"Settings: {line}", markup=False, highlight=False, soft_wrap=True)
 
@@ -213,6 +222,8 @@ def up(
         leave_jobs=leave_jobs,
         reload=read,
         repairs=(lambda line: out.print(line, markup=False, soft_wrap=True)) if repair else None,
+        safe=safe,
+        without=without,
     )
 
 

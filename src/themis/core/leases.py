@@ -136,7 +136,7 @@ class Leases:
             cause = "own" if event.own else "failed"
             self.out.append(Revoke(app=int(s.jobs.app[j]), job=j, attempt=event.attempt, cause=cause))
         left = s.vacate(j)
-        if s.jobs.one.status[j] != ENDED:
+        if s.jobs.one.status[j] != ENDED and s.jobs.one.app[j] not in s.quarantined_apps:
             regimes.report(s, j, event.steps)
         if self.held_back:
             waits = {w for g in left if g in self.awaited for w in self.awaited[g]}

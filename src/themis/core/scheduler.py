@@ -56,6 +56,7 @@ from themis.model.events import (
     MachineResized,
     MachineReturned,
     ProfilesSet,
+    Quarantined,
     QuotaSet,
     SettingsChanged,
     SpeedMeasured,
@@ -156,7 +157,10 @@ class Scheduler(Decider):
             case AppHeld():
                 self._hold(event.app)
             case AppResumed():
+                s.quarantined_apps.discard(event.app)
                 self._resume(event.app)
+            case Quarantined():
+                self._quarantine(event)
             case JobDelayed():
                 s.jobs.ready[event.job] = event.until
                 s.delayed.add(event.job)
@@ -178,6 +182,7 @@ class Scheduler(Decider):
                 self._machine_failed(event.machine)
             case MachineReturned():
                 reference.advance(s)
+                s.quarantined_machines.discard(event.machine)
                 s.set_machine_up(event.machine, True)
             case MachineDraining():
                 self._machine_draining(event)
@@ -426,6 +431,23 @@ class Scheduler(Decider):
         s.apps.stale[a] = 1
         s.plan = None
         app_lifecycle.set_aside(s, a)
+
+    def _quarantine(self, event: Quarantined) -> None:
+        """Take an app or a machine out; the app's reports and its part in the reference are left alone: they may be at fault."""
+        s = self.state
+        if event.app is not None:
+            s.quarantined_apps.add(event.app)
+            reference.leave(s, event.app)
+            self._hold(event.app)
+        elif event.machine is not None and event.machine not in s.quarantined_machines:
+            s.quarantined_machines.add(event.machine)
+            for j in s.running_on(event.machine):
+                self.leases.revoke(j, "moved", Status.WAITING)
+            s.draining.pop(event.machine, None)
+            reference.advance(s)
+            if s.machine_up[event.machine]:
+                s.set_machine_up(event.machine, False)
+            s.plan = None
 
     def _ordered(self, event: JobsOrdered) -> None:
         """The app's own order of its jobs, from now on; the decision under way is carried out by it too."""

@@ -79,6 +79,8 @@ class State(Machines):
     phase_bracket: Int = kept(lambda: np.zeros((64, 1), dtype=np.int64))
     failed: set[int] = kept(set)
     """Apps one of whose jobs was given up."""
+    quarantined_apps: set[int] = kept(set)
+    quarantined_machines: set[int] = kept(set)
     delayed: set[int] = kept(set)
     """Jobs that wait after a failure."""
     restricted: bool = kept(bool)

@@ -190,6 +190,27 @@ class JournalRepaired:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantined:
+    """An app, or a machine, takes no part any more: an error of the service was caused by what it sent (decision 73).
+
+    The app's leases end, and it gets nothing until ``AppResumed``; the machine's leases end, and it is out of service until
+    ``MachineReturned``.
+
+    Attributes
+    ----------
+    app, machine : exactly one of them is not None. ``reason`` : the error in one line, or why an administrator wants it.
+    frames : of the error, outermost first, each ``FILE:LINE FUNCTION``; empty where there was none.
+    skipped : numbers of records of a service's journal that no fold takes in; the quarantine holds from the first of them on.
+    """
+
+    app: int | None = None
+    machine: int | None = None
+    reason: str = ""
+    frames: tuple[str, ...] = ()
+    skipped: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaSet:
     """These users together hold at most so many GPUs at once; None lifts the quota of that name."""
 
@@ -444,6 +465,7 @@ Event: TypeAlias = (
     | ProfilesSet
     | MachineResized
     | JournalRepaired
+    | Quarantined
     | JobStarted
     | JobProgress
     | JobStopped

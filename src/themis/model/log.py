@@ -71,6 +71,7 @@ _FLAT = (
     events.JobsOrdered,
     events.Compacted,
     events.JournalRepaired,
+    events.Quarantined,
     events.GpusWithheld,
     events.AccountingSet,
     events.GpusIdle,
@@ -329,6 +330,9 @@ _DECODERS: Mapping[str, Callable[[Fields], Record]] = MappingProxyType(
         "JobsOrdered": lambda d: events.JobsOrdered(app=d["app"], jobs=tuple(d["jobs"])),
         "JournalRepaired": lambda d: events.JournalRepaired(
             lost=d["lost"], attempts=tuple((job, attempt) for job, attempt in d["attempts"])
+        ),
+        "Quarantined": lambda d: events.Quarantined(
+            **{**d, "frames": tuple(d["frames"]), "skipped": tuple(d["skipped"])}
         ),
         "AccountingSet": lambda d: events.AccountingSet(
             **{**d, "prices": tuple(map(tuple, d["prices"])), "groups": tuple(map(tuple, d["groups"]))}

@@ -351,6 +351,9 @@ _HANDLERS: dict[type[Any], Callable[[IdleFold, Any], None]] = {
     JobEnded: IdleFold._ended,
     events.AppHeld: lambda fold, e: fold._hold(e.app, True),
     events.AppResumed: lambda fold, e: fold._hold(e.app, False),
+    events.Quarantined: lambda fold, e: (
+        fold._change_machine(e.machine, up=False) if e.app is None else fold._hold(e.app, True)
+    ),
     events.JobDelayed: IdleFold._delay,
     events.QuotaSet: IdleFold._quota,
 }

@@ -75,6 +75,7 @@ FOLDED = frozenset(
         "AppSubmitted",
         "AppHeld",
         "AppResumed",
+        "Quarantined",
         "Allocated",
         "Grant",
         "JobStarted",
@@ -121,6 +122,7 @@ class Fold:
             events.UserWeightsSet: self._reweighed,
             events.AppHeld: lambda time, e: self._held(time, e.app, True),
             events.AppResumed: lambda time, e: self._held(time, e.app, False),
+            events.Quarantined: self._quarantined,
             AppSubmitted: self._submitted,
             Allocated: self._allocated,
             Grant: self._granted,
@@ -157,6 +159,14 @@ class Fold:
     def _held(self, time: Seconds, app: int, held: bool) -> None:
         self.delivery.hold(time, app, held)
         self.reference.hold(time, app, held)
+
+    def _quarantined(self, time: Seconds, event: events.Quarantined) -> None:
+        if event.app is not None:
+            if event.app not in self.delivery.held:
+                self._held(time, event.app, True)
+        elif event.machine is not None and event.machine not in self.away:
+            self.away.add(event.machine)
+            self._in_service(time, -self.machine_gpus[event.machine])
 
     def _changed(self, time: Seconds, event: events.SettingsChanged) -> None:
         """A report names the settings that held in the end, and every policy in turn."""

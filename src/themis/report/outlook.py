@@ -346,6 +346,7 @@ class Followed:
             "MachineFailed",
             "MachineReturned",
             "MachineResized",
+            "Quarantined",
             "AppSubmitted",
             "Grant",
             "JobStarted",
@@ -374,6 +375,9 @@ class Followed:
                 gpus, back = self._machines[record.machine], isinstance(record, events.MachineReturned)
                 (self._away.discard if back else self._away.add)(record.machine)
                 outlook.service(gpus if back else -gpus)
+            case events.Quarantined(machine=int(n)) if n not in self._away:
+                self._away.add(n)
+                outlook.service(-self._machines[n])
             case events.MachineResized():
                 n, before = record.machine, self._machines[record.machine]
                 outlook.service((0 if n in self._away and before else record.gpus) - (0 if n in self._away else before))

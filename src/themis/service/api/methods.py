@@ -210,7 +210,13 @@ class Api:
     @audited
     def Resume(self, request: pb.AppRef) -> pb.AppReply:
         """Let a held app take part again."""
-        return self._change(request, Arbiter.resume, "resume it")
+
+        def resume(a: Arbiter, app: int) -> None:
+            if app in a.state.quarantined_apps:
+                self._check_admin("resume an app that is quarantined")
+            a.resume(app)
+
+        return self._change(request, resume, "resume it")
 
     def _change(self, request: pb.AppRef, how: Callable[[Arbiter, int], None], what: str) -> pb.AppReply:
         def change(a: Arbiter) -> pb.AppReply:

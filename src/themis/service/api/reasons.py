@@ -33,6 +33,8 @@ class Code(StrEnum):
     """Why an app is where it is; names are never changed."""
 
     ENDED = "ended"
+    QUARANTINED = "quarantined"
+    """An error of the service was caused by it; an administrator resumes it."""
     HELD = "held"
     AFTER = "after"
     """Other apps must end first."""
@@ -47,6 +49,8 @@ class Code(StrEnum):
     PARTLY_RUNNING = "partly_running"
     WAITING_FOR_RELEASE = "waiting_for_release"
     """It has GPUs, on which others are still stopping."""
+    DECISIONS_OFF = "decisions_off"
+    """An error that no app, machine or policy caused, or the start, turned decisions off."""
     DECIDING = "deciding"
     MACHINES_AWAY = "machines_away"
     """Too few GPUs that it may use are in service."""
@@ -127,6 +131,8 @@ def of_gpus(engine: Engine, app: int, s: State) -> Reason:
 
 
 def _waiting(engine: Engine, app: int, s: State) -> Reason:
+    if engine.quarantine.off:
+        return Reason(code=Code.DECISIONS_OFF, sentence=f"decisions are off: {engine.quarantine.off}.")
     if engine.decision is not None:
         return Reason(code=Code.DECIDING, sentence="the scheduler is deciding now.")
     jobs = s.app_jobs(app)[s.jobs.status[s.app_jobs(app)] == Status.WAITING]

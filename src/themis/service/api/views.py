@@ -256,6 +256,8 @@ def node_row(arbiter: Arbiter, n: int) -> pb.Node:
     holders = s.gpu_job[s.gpu_machine == n]
     names = dict.fromkeys(s.app_specs[int(s.jobs.app[j])].name for j in holders[holders != NONE].tolist())
     withheld, pids, why = s.withheld.get(n, ((), (), ""))
+    if n in s.quarantined_machines:
+        why = wait_reasons.quarantined(arbiter.journal, machine=n)
     containment, limits = arbiter.executor.containment_of(n)
     return pb.Node(
         name=machine.name,

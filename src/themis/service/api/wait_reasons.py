@@ -12,6 +12,7 @@ from themis.core.tables import Status
 from themis.model.units import Seconds
 from themis.service.engine.budgets import PREFIX
 from themis.service.engine.journal import Entry, Journal
+from themis.service.engine.quarantine import quarantines
 
 
 def left_out(s: State) -> dict[int, str]:
@@ -30,10 +31,12 @@ def left_out(s: State) -> dict[int, str]:
 
 
 def of_app(journal: Journal, epoch: Seconds, s: State, entry: Entry, left: dict[int, str]) -> tuple[str, str]:
-    """The code (after | held | budget | quota | at_once | backoff | gpus) and the sentence of an app that waits.
+    """The code (quarantined | after | held | budget | quota | at_once | backoff | gpus) and the sentence of an app that waits.
 
     ``epoch`` : begin of the journal, in seconds since 1970. ``left`` : what ``left_out`` gives.
     """
+    if entry.app in s.quarantined_apps:
+        return "quarantined", quarantined(journal, app=entry.app)
     if entry.options.held:
         return "held", "held by its user; `themis resume` releases it"
     if entry.options.waiting:
@@ -49,6 +52,13 @@ def of_app(journal: Journal, epoch: Seconds, s: State, entry: Entry, left: dict[
             return "backoff", f"its last attempt failed or was short; the next one starts at {at:%H:%M:%S} or later"
         case code:
             return code or "gpus", ""
+
+
+def quarantined(journal: Journal, *, app: int | None = None, machine: int | None = None) -> str:
+    """Why an app or a machine is quarantined, and what lifts it, in words."""
+    found = [r for _, r in quarantines(journal) if (r.app, r.machine) == (app, machine)]
+    how = f"`themis resume {app}`" if machine is None else "`themis undrain`"
+    return f"quarantined: {found[-1].reason if found else ''}; an administrator lifts it with {how}"
 
 
 def _after(journal: Journal, entry: Entry) -> str:

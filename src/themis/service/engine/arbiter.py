@@ -9,10 +9,12 @@ crash: ``recovery``.
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TypeVar, cast
@@ -21,6 +23,7 @@ from themis.client import themis_pb2 as pb
 from themis.core.retire import prune
 from themis.core.state import EPS, State
 from themis.core.tables import ENDED
+from themis.errors import InputError
 from themis.machines.bundles.copies import Copies
 from themis.machines.bundles.store import Store
 from themis.machines.engines.hosts import Host
@@ -55,21 +58,38 @@ from themis.model.units import Seconds
 from themis.model.workload import App
 from themis.service.engine import recovery, state_snapshots
 from themis.service.engine.agents import AgentRegistry
-from themis.service.engine.arbiter_queue import MakeExecutor, Message, WakeUp
+from themis.service.engine.arbiter_queue import MakeExecutor, Message, Outbox, WakeUp
 from themis.service.engine.config import Config
 from themis.service.engine.housekeeping import Housekeeping
 from themis.service.engine.journal import Entry, Journal
 from themis.service.engine.live_settings import LiveSettings
 from themis.service.engine.notifications import notify
 from themis.service.engine.pending_calls import ENDING, Call, Closed
+from themis.service.engine.quarantine import (
+    POLICY,
+    SERVICE,
+    Fault,
+    Owner,
+    Quarantine,
+    owner_of,
+    quarantines,
+    words_of,
+)
 from themis.service.engine.solving import Reply, WorkerSolver
 from themis.service.engine.speed_estimator import SpeedEstimator
-from themis.service.engine.transactions import LOOK_S, NoRoom
+from themis.service.engine.transactions import LOOK_S, NoRoom, Vanished
 from themis.service.engine.wire_bids import names_of
 from themis.traces.profiles.models import DEFAULT_BOOK
 
 IDLE_S = 0.5
 """Longest wait of the thread in seconds, so that it notices that it should end."""
+
+MOST_REBUILDS = 20
+"""Times that one transaction is taken back; then what is left of its items is dropped."""
+REFOLD = 2000
+"""Records after the last snapshot of the state from which on a quarantine takes another one, so that the next is quick."""
+
+log = logging.getLogger("themis.service")
 
 INSTANT_S = 2 * EPS
 """Least seconds between two transactions."""
@@ -89,6 +109,7 @@ class Arbiter:
         settings by ``owner``, as if it were made while the service runs.
     make_executor : builds the executor from (programs, where it should report to, estimated speeds).
     apart : run the policy in a process of its own, so that it does not delay callers.
+    safe : make no decisions. ``without`` : names or numbers of apps that are quarantined first.
     wall : seconds since 1970, read once: from then on ``steady``, a clock that never jumps, is used.
 
     Raises
@@ -109,6 +130,8 @@ class Arbiter:
         owner: str = "",
         bundles: Store | None = None,
         copies: Copies | None = None,
+        safe: bool = False,
+        without: Sequence[str] = (),
         wall: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -142,7 +165,17 @@ class Arbiter:
         self.engine.announce, self.engine.desk = self._announce, self.agents
         if fresh:
             recovery.begin(self.engine, start, wall())
-        self.recovered = 0 if fresh else recovery.recall(self.engine, start)
+        self._given_book = book
+        if safe:
+            self.quarantine.turn_off("the service was started with --safe")
+        out = [Owner("app", self._app_called(ref)) for ref in without]
+        self.recovered = 0 if fresh else recovery.recall(self.engine, start, book, out)
+        self.quarantine.recall(quarantines(journal))
+        self.quarantine.waiting += [
+            Fault(owner, "the service was started without it (--without)")
+            for owner in out
+            if not self.quarantine.out(owner, self.state) and self.state.apps.active[owner.number]
+        ]
         self.live = LiveSettings(self.engine, self.hosts, config, book)
         wanted = config if fresh else self.live.resume(start)
         self.epoch = float(journal.meta("epoch") or 0.0)
@@ -153,7 +186,8 @@ class Arbiter:
         self.speeds = SpeedEstimator(book)
         self.housekeeping = Housekeeping(self.engine, self.config, self.now())
         self.executor = make_executor(self._program, self.queue.put, lambda: self.book)
-        self.live.serve(self.executor, self.housekeeping)
+        self.outbox = Outbox(self.executor)
+        self.live.serve(self.outbox, self.housekeeping)
         self.programs |= recovery.programs_of(self.engine)
         self.housekeeping.lost |= recovery.hand_over(self.engine, self.executor, self.live.hosts)
         if apart:
@@ -166,6 +200,11 @@ class Arbiter:
     def state(self) -> State:
         """The core's; to be read in the arbiter's thread only (``ask``)."""
         return self.engine.core.state
+
+    @property
+    def quarantine(self) -> Quarantine:
+        """Who is about to be quarantined, and whether decisions are made."""
+        return self.engine.quarantine
 
     @property
     def config(self) -> Config:
@@ -253,7 +292,7 @@ class Arbiter:
             self._ended = True
             if self._thread.is_alive():
                 self._thread.join()
-            if self.broken is None:
+            if self.broken is None and not self.quarantine.off:
                 # The next arbiter, maybe of a later version, begins here; where it cannot be written, at the snapshot before.
                 with suppress(NoRoom, sqlite3.OperationalError), self.journal.transaction():
                     state_snapshots.maybe_take(self.engine, self.state.now, self.config.journal_keep_s, every=1)
@@ -261,6 +300,13 @@ class Arbiter:
             if self.engine.solver is not None:
                 self.engine.solver.close()
             self.journal.close()
+
+    def _app_called(self, ref: str) -> int:
+        """Number of the app with this number or name, before the journal is folded."""
+        found = self.journal.apps("name = ? OR app = ?", ref, int(ref) if ref.isdecimal() else -1, programs=False)
+        if not found:
+            raise InputError(f"--without {ref}: the journal has no app of this name or number.")
+        return found[-1].app
 
     def _bundles_needed(self) -> set[str]:
         """Of apps that have not ended; called from any thread."""
@@ -280,6 +326,7 @@ class Arbiter:
             while not (self._ended and self.queue.empty()):
                 self._transaction()
         except BaseException as error:
+            log.critical("the service ends", exc_info=error)
             self.broken = error
         finally:
             self._ended = True
@@ -300,43 +347,161 @@ class Arbiter:
     def _take_in(self, items: list[Message | Call]) -> None:
         # An instant that is settled takes in no more events: what comes now comes later than it.
         self.instant = now = max(self.now(), self.state.now + INSTANT_S)
-        answers: list[Callable[[], object]] = []
-        with self.journal.transaction():
-            if not self._closing:
-                self.engine.advance(now)
-            for item in items:
-                if not isinstance(item, Call):
-                    self._handle(item, now)
-                elif self._closing:
-                    item.refuse(ENDING)
-                else:
-                    answers.append(item.run(lambda: self.journal.changes))
-            if not self._closing:
-                self.housekeeping.run(now)
-                self.engine.check_decision(now)
-                self.engine.advance(now)
-                # A snapshot is large, and the reserve is for what callers ask.
-                if not self.journal.low() and state_snapshots.maybe_take(self.engine, now, self.config.journal_keep_s):
-                    self._prune(now)
+        left, released, mark = [*items], list[JobStopped](), self.live.mark
+        for rebuilt in range(MOST_REBUILDS + 1):
+            self._at: Message | Call | Fault | None = None
+            was_off = bool(self.quarantine.off)
+            try:
+                with self.journal.transaction():
+                    answers = self._decide(left, released, now)
+                break
+            except (NoRoom, Vanished, sqlite3.OperationalError):
+                raise  # the disk, or the file: ``transactions`` has waited for what can be waited for
+            except Exception as error:
+                if rebuilt == MOST_REBUILDS or (rebuilt and was_off and self._at is None):
+                    raise  # not even an empty transaction succeeds
+                self._contain(error, left, released, rebuilt + 1 == MOST_REBUILDS)
+                self.live.go_back(mark)
+                self.housekeeping.go_back(self.config)
+        self.quarantine.waiting.clear()
         decided, self.engine.decided = self.engine.decided, []
         commands = self.engine.commands()
+        # Nothing is taken back from here on: what goes wrong ends at one command, or one answer.
+        for change in self.outbox.take():
+            self._after(change)
         for command in commands:
             # While it ends, gangs may stop but none may start; the next arbiter finds that those never ran.
             if isinstance(command, Revoke) or (isinstance(command, Grant | Renew) and not self._closing):
-                self.executor.submit(command)
-        for item in items:
+                self._after(partial(self.executor.submit, command), Owner("app", command.app))
+        for item in (*left, *released):
             if isinstance(item, JobStopped):
-                self.executor.recorded(item.job, item.attempt)
-        notify(self.agents, self.state, self.epoch, decided, commands)
+                self._after(partial(self.executor.recorded, item.job, item.attempt), owner_of(item, self.state))
+        for app, send in notify(self.agents, self.state, self.epoch, decided, commands):
+            self._after(send, Owner("app", app))
         for answer in answers:
-            answer()
+            self._after(answer)
         self.turned = time.monotonic()
         self.journal.keep_reserve()
+
+    def _decide(
+        self, items: list[Message | Call], released: list[JobStopped], now: Seconds
+    ) -> list[Callable[[], object]]:
+        """The transaction; returns the answers to its calls. ``released`` : ends of gangs of which more failed than their end."""
+        answers: list[Callable[[], object]] = []
+        if self._decides:
+            self.engine.advance(now)
+        for item in items:
+            self._at = item
+            if not isinstance(item, Call):
+                self._handle(item, now)
+            elif self._closing:
+                item.refuse(ENDING)
+            else:
+                answers.append(item.run(lambda: self.journal.changes))
+        for fault in [*self.quarantine.waiting]:
+            self._at = fault
+            self._shut_out(fault, now)
+        for item in released:
+            self._at = item
+            self._handle(item, now)
+        self._at = None
+        if self._decides:
+            self.housekeeping.run(now)
+            self.engine.check_decision(now)
+            self.engine.advance(now)
+            # A snapshot is large, and the reserve is for what callers ask.
+            if not self.journal.low() and self._snapshot(now):
+                self._prune(now)
+        return answers
+
+    def _snapshot(self, now: Seconds) -> bool:
+        """Take a snapshot of the state if one is due, with a quarantine earlier than otherwise."""
+        keep_s = self.config.journal_keep_s
+        early = {"every": REFOLD} if self.quarantine.waiting else {}
+        return state_snapshots.maybe_take(self.engine, now, keep_s, **early)
+
+    @property
+    def _decides(self) -> bool:
+        return not self._closing and not self.quarantine.off
+
+    def _contain(self, error: Exception, left: list[Message | Call], released: list[JobStopped], last: bool) -> None:
+        """After a transaction was rolled back: rebuild the core, and see to it that the next try is without what failed.
+
+        ``last`` : it is without any of its items.
+        """
+        quarantine, item = self.quarantine, self._at
+        quarantine.faults += 1
+        owner: Owner | None = getattr(error, "owner", None)
+        if owner is None and not isinstance(item, Call):
+            owner = SERVICE if item is None else item.owner if isinstance(item, Fault) else owner_of(item, self.state)
+        log.error(
+            "an error in a transaction, caused by %s; it is taken back, and what else came in is taken in again",
+            owner or ("a call" if isinstance(item, Call) else SERVICE),
+            exc_info=error,
+        )
+        self.outbox.take()
+        recovery.rebuild(self.engine, self._given_book, self.config.validate)
+        was_off = bool(quarantine.off)
+        if isinstance(item, Fault):
+            quarantine.waiting.remove(item)
+            quarantine.ignored.add(item.owner)
+            quarantine.turn_off(f"{item.owner} cannot be quarantined ({words_of(error)})")
+        elif owner == POLICY and not self.engine.instead:
+            self.engine.instead = words_of(error)
+        elif owner == POLICY:
+            quarantine.turn_off(words_of(error))
+        elif owner is not None:
+            quarantine.judge(error, owner, self.state, self.instant)
+        elif not isinstance(item, Call):
+            quarantine.turn_off(words_of(error))
+        its_own = owner == SERVICE or (owner is None and not isinstance(item, Call))
+        if last:
+            for call in left:
+                if isinstance(call, Call):
+                    call.fail(error)
+            left.clear()
+            released.clear()
+        elif item is not None and not isinstance(item, Fault) and not (its_own and not was_off):
+            # What the service itself causes may go well without decisions; what comes up again then is left out.
+            self._leave_out(item, error, left, released)
+
+    def _leave_out(
+        self, item: Message | Call, error: Exception, left: list[Message | Call], released: list[JobStopped]
+    ) -> None:
+        if any(item is other for other in released):
+            released[:] = [other for other in released if other is not item]
+            return
+        left[:] = [other for other in left if other is not item]
+        if isinstance(item, Call):
+            item.fail(error)
+        elif isinstance(item, JobStopped):
+            # Its gang is gone, so its GPUs are free, whatever else its end should have come to.
+            released.append(item)
+
+    def _shut_out(self, fault: Fault, now: Seconds) -> None:
+        """Record a quarantine."""
+        self.engine.feed(fault.record, now)
+        for command in self.engine.late:
+            self.engine.write(command, now)  # the start has carried it out
+        self.engine.late, self.engine.late_owners = [], set()
+        if fault.owner.kind == "machine":
+            self.journal.set_drained(self.state.machines[fault.owner.number].name, True)
+
+    def _after(self, do: Callable[[], object], owner: Owner | None = None) -> None:
+        """Do something after the commit; where it fails, its owner is quarantined with the next transaction."""
+        try:
+            do()
+        except Exception as error:
+            self.quarantine.faults += 1
+            log.exception("an error after a transaction, caused by %s", owner or "the service itself")
+            if owner is not None:
+                self.quarantine.judge(error, owner, self.state, self.instant)
+                self.queue.put(WakeUp())
 
     def _wait(self, most_s: Seconds) -> list[Message | Call]:
         """The items that came in, immediately if there are some, at latest when the core wants to be woken."""
         due = min((at for at in (self.engine.next_wake, self.housekeeping.due) if at is not None), default=None)
-        wait = most_s if due is None or self._closing else min(max(due - self.now(), 0.0), most_s)
+        wait = most_s if due is None or not self._decides else min(max(due - self.now(), 0.0), most_s)
         items: list[Message | Call] = []
         try:
             items.append(self.queue.get(timeout=wait) if wait > 0 else self.queue.get_nowait())
@@ -347,6 +512,10 @@ class Arbiter:
         return items
 
     def _handle(self, item: Message, now: Seconds) -> None:
+        owner = owner_of(item, self.state)
+        heard = isinstance(item, JobStopped | MachineFailed | MachineReturned)
+        if owner is not None and not heard and self.quarantine.out(owner, self.state):
+            return  # of the quarantined it is heard that gangs ended, and whether a machine is there
         match item:
             case AttemptEnded():
                 self.journal.add_attempt(now, item)
@@ -380,7 +549,7 @@ class Arbiter:
                 if n not in self.state.removed:
                     self.live.carry_out([item], now)
             case Reply():
-                if not self._closing:
+                if self._decides:
                     self.engine.answered(item, now)
             case GpusWithheld(machine=n):
                 item = self.live.with_missing(item)
@@ -396,16 +565,19 @@ class Arbiter:
     def _prune(self, now: Seconds) -> None:
         """Forget the programs of finished apps whose gangs ended, and of apps that finished long ago all but their names."""
         s = self.state
-        self.executor.dismiss(prune(s, now - self.config.journal_keep_s))
+        self.outbox.dismiss(prune(s, now - self.config.journal_keep_s))
         ending = {int(s.jobs.app[job]) for job in s.occupied}
         kept = {spec.name for a, spec in enumerate(s.app_specs) if s.apps.active[a] or a in ending}
-        self.programs = {name: programs for name, programs in self.programs.items() if name in kept}
+        self.outbox.waiting.append(partial(self._keep_programs, kept))
+
+    def _keep_programs(self, names: set[str]) -> None:
+        self.programs = {name: programs for name, programs in self.programs.items() if name in names}
 
     def _announce(self, now: Seconds, command: Command) -> None:
         if isinstance(command, AppFinished):
             self.journal.end_app(command.app, command.outcome, now, command.rho_paper)
             self.engine.tallies.app_ended(command.outcome, command.rho_paper)
-            self.agents.finished(command.app)
+            self.outbox.waiting.append(partial(self.agents.finished, command.app))
             self.housekeeping.ended(command.app)
 
     def _refuse_rest(self) -> None:
@@ -437,7 +609,7 @@ class Arbiter:
         self.housekeeping.quotas([app.user], self.instant)
         self.journal.add_app(entry)
         self.programs[app.name] = entry.programs
-        self.executor.admit(self.state.jobs.size, app)
+        self.outbox.admit(self.state.jobs.size, app)
         self.engine.feed(event, self.instant)
         self.housekeeping.entered(entry)
         if entry.options.waiting:

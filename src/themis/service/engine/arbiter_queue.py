@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from themis.machines.engines.program import Note, Programs
@@ -46,6 +47,34 @@ class LiveExecutor(Protocol):
     def containment_of(self, machine: int) -> tuple[str, tuple[str, ...]]: ...
     def start(self) -> object: ...
     def close(self, *, stop_jobs: bool = True) -> None: ...
+
+
+class Outbox:
+    """The executor as a transaction sees it: what changes it happens after the commit, or not at all.
+
+    Also holds what else waits for the commit.
+    """
+
+    def __init__(self, executor: LiveExecutor) -> None:
+        self._executor = executor
+        self.waiting: list[Callable[[], object]] = []
+
+    def admit(self, first_job: int, app: App) -> None:
+        self.waiting.append(partial(self._executor.admit, first_job, app))
+
+    def dismiss(self, jobs: Sequence[int]) -> None:
+        self.waiting.append(partial(self._executor.dismiss, jobs))
+
+    def join(self, machine: Machine) -> None:
+        self.waiting.append(partial(self._executor.join, machine))
+
+    def resize(self, machine: int, gpus: int) -> None:
+        self.waiting.append(partial(self._executor.resize, machine, gpus))
+
+    def take(self) -> list[Callable[[], object]]:
+        """What waits; nothing waits afterwards."""
+        out, self.waiting = self.waiting, []
+        return out
 
 
 MakeExecutor = Callable[[Programs, Callable[[Message], None], Callable[[], ProfileBook]], LiveExecutor]

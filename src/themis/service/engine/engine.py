@@ -23,6 +23,8 @@ from themis.core.scheduler import Scheduler
 from themis.model.answers import Ask, Proof, Solved
 from themis.model.bids import Bids
 from themis.model.events import (
+    Allocated,
+    BidsCollected,
     Command,
     Event,
     Grant,
@@ -42,6 +44,7 @@ from themis.policies.tuning.outside import merge
 from themis.service.engine.agents import AgentRegistry
 from themis.service.engine.books import Books
 from themis.service.engine.journal import Journal
+from themis.service.engine.quarantine import SERVICE, Owner, Quarantine, blame, owner_of
 from themis.service.engine.solving import PolicySolver, Reply, Task, decide, fall_back
 from themis.service.engine.tallies import Tallies
 
@@ -78,12 +81,46 @@ class Engine(Driver):
     saved: dict[int, float] = field(default_factory=dict)
     """Steps with which each job's next attempt begins, as last reported."""
     out: list[Command] = field(default_factory=list)
+    quarantine: Quarantine = field(default_factory=Quarantine)
+    late: list[Command] = field(default_factory=list)
+    """What follows from quarantines that hold from a skipped record on, until they are recorded themselves."""
+    late_owners: set[Owner] = field(default_factory=set)
+    """Who they are of."""
+    instead: str = ""
+    """Why the fallback makes the next decision, instead of the policy; empty where the policy makes it."""
     books: Books = field(init=False)
 
     def __post_init__(self) -> None:
         self.books = Books(self.journal)
 
     # ---- live -----------------------------------------------------------------------------------------------------
+
+    def feed(self, event: Event, now: Seconds) -> None:
+        """As ``Driver.feed``; notes whose an error is."""
+        try:
+            # The clock first, and apart: what goes wrong there is not the event's.
+            if type(event) is not BidsCollected and not (
+                type(event) is Allocated and isinstance(event.solved.answer, Ask)
+            ):
+                self.core.state.advance(now)
+        except Exception as error:
+            blame(error, SERVICE)
+            raise
+        try:
+            Driver.feed(self, event, now)
+        except Exception as error:
+            blame(error, owner_of(event, self.core.state))
+            raise
+
+    def adopt(self, fresh: Engine) -> None:
+        """Continue from another engine of the same journal, which was folded: what this one has beyond that is given up."""
+        for name in ("core", "wakes", "grants", "revokes", "started", "saved", "late", "late_owners", "books"):
+            setattr(self, name, getattr(fresh, name))
+        self.decision = self.reply = None
+        self.out, self.decided = [], []
+        self.follow(fresh.policy)
+        if self.desk is not None:
+            self.desk.give_up()
 
     def record(self, event: Event, now: Seconds) -> Event:
         """Write an event down; returns it as the journal has it, so that live and folded steps are of the same bytes."""
@@ -179,6 +216,9 @@ class Engine(Driver):
 
     def solve(self, decision: Decision, now: Seconds) -> Solved | None:
         """Give the snapshot to the worker, or only the bids where it has the snapshot; without one, run the policy here."""
+        if self.instead:
+            problem, self.instead = self.instead, ""
+            return self._taken(fall_back(decision.snapshot, decision.version, problem))
         if self.solver is None:
             return self._taken(decide(self.policy, decision.snapshot, decision.version, self.bench))
         bids = None if decision.ask is None else decision.snapshot.bids
@@ -202,11 +242,15 @@ class Engine(Driver):
 
     def carry_out(self, command: Command, now: Seconds) -> None:
         """Write a command down; it is done after the transaction."""
+        self.write(command, now)
+        self.out.append(command)
+
+    def write(self, command: Command, now: Seconds) -> None:
+        """Write a command down."""
         self.journal.append(now, command)
         self.remember(command)
         self.books.add(now, command)
         self.announce(now, command)
-        self.out.append(command)
 
     # ---- what a restart needs -------------------------------------------------------------------------------------
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import heapq
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from themis.core.driver import logged_commands
+from themis.core.state import State
 from themis.errors import InputError
 from themis.model.events import (
     TOLERANCE,
@@ -21,6 +22,8 @@ from themis.model.events import (
     Compacted,
     Event,
     Header,
+    JobStopped,
+    Quarantined,
     Wake,
     agrees,
     unsaid,
@@ -28,6 +31,7 @@ from themis.model.events import (
 from themis.model.units import Seconds
 from themis.service.engine import state_snapshots
 from themis.service.engine.engine import Engine
+from themis.service.engine.quarantine import Owner, of_record, owner_of, quarantines, words_of
 
 log = logging.getLogger("themis.service")
 
@@ -40,6 +44,19 @@ class Differs(InputError):
         self.number = number
 
 
+class Unfolded(Differs):
+    """An error of the core at a record.
+
+    Attributes
+    ----------
+    owner : the app or the machine of the record; None where it has none that could be quarantined. ``error`` : the core's.
+    """
+
+    def __init__(self, number: int, sentence: str, owner: Owner | None, error: Exception) -> None:
+        super().__init__(number, sentence)
+        self.owner, self.error = owner, error
+
+
 @dataclass(slots=True)
 class RunningFold:
     """A fold under way.
@@ -49,6 +66,8 @@ class RunningFold:
     exact_after : records up to this number may differ in the last digits. ``near`` : how many did.
     number : of the last record that was folded, ``event`` : of the last event.
     pending : commands that the journal must show next.
+    skips : quarantines that hold in place of the records with these numbers. ``skipping`` : the last event was one of them, or of
+        an app that is quarantined from such a record on.
     """
 
     engine: Engine
@@ -57,6 +76,8 @@ class RunningFold:
     number: int = 0
     event: int = 0
     pending: deque[Command] = field(default_factory=deque)
+    skips: Mapping[int, Quarantined] = field(default_factory=dict)
+    skipping: bool = False
 
     def take(self, number: int, time: Seconds, record: Header | Event | Command) -> None:
         """Fold one record.
@@ -71,6 +92,9 @@ class RunningFold:
                 f"{engine.journal.path} lacks {record.records} records and a snapshot of the state after them."
             )
         if isinstance(record, Command):
+            if self.skipping or self._of_skipped(record):
+                self.number = number
+                return
             while pending and unsaid(record, pending[0]):
                 pending.popleft()
             drawn = pending.popleft() if pending else None
@@ -87,9 +111,56 @@ class RunningFold:
                     raise self._differs(number, record)
                 heapq.heappop(engine.wakes)
             self.event = number
+            if self._skips(number, time, record):
+                self.number = number
+                return
             engine.note(record)
-            pending += logged_commands(engine.core, record, time, engine.wakes)
+            pending += (command for command in self._step(number, time, record) if not self._of_skipped(command))
         self.number = number
+
+    def _skips(self, number: int, time: Seconds, record: Event) -> bool:
+        """Whether an event is not taken in: a quarantine holds in its place, or its app is quarantined since such an event."""
+        self.skipping = False
+        if (instead := self.skips.get(number)) is not None:
+            self.skipping = True
+            self.engine.late_owners.add(of_record(instead))
+            for command in self._step(number, time, instead):
+                self.engine.remember(command)
+                self.engine.late.append(command)
+        elif isinstance(record, Quarantined) and record.skipped:
+            self.pending += self._step(number, time, record)
+            self.pending += self.engine.late
+            self.engine.late = []
+            self.engine.late_owners.discard(of_record(record))
+            return True
+        elif self._of_skipped(record):
+            self.skipping = True
+            if isinstance(record, JobStopped):
+                self.engine.note(record)
+                self._step(number, time, record)
+        return self.skipping
+
+    def _of_skipped(self, record: Event | Command) -> bool:
+        """Whether a record is of an app or a machine that is quarantined from a skipped record on, before its own record."""
+        if not self.engine.late_owners:
+            return False
+        owner = owner_of(record, self.engine.core.state)
+        return owner is not None and owner in self.engine.late_owners
+
+    def _step(self, number: int, time: Seconds, record: Event) -> list[Command]:
+        """The commands that follow.
+
+        Raises
+        ------
+        Unfolded : the core cannot take it in.
+        """
+        try:
+            return logged_commands(self.engine.core, record, time, self.engine.wakes)
+        except Exception as error:
+            found = self._differs(number, record)
+            raise Unfolded(
+                number, f"{found} ({words_of(error)})", _quarantinable(record, self.engine.core.state), error
+            ) from error
 
     def end(self) -> None:
         """The journal has no more records.
@@ -127,10 +198,11 @@ def fold(
     Raises
     ------
     InputError : a record cannot be read, or older ones were dropped and ``whole``.
-    Differs : a record is not what follows from those before it.
+    Differs : a record is not what follows from those before it. Unfolded : the core cannot take one in.
     """
     journal = engine.journal
-    state = RunningFold(engine, journal.exact_after())
+    known = {number: record for _, record in quarantines(journal) for number in record.skipped}
+    state = RunningFold(engine, journal.exact_after(), skips=known | engine.quarantine.skips)
     snapshot = None if whole else journal.snapshot(upto)
     if snapshot is not None:
         state.number = snapshot[0]
@@ -151,3 +223,11 @@ def fold(
             TOLERANCE,
         )
     return state.number
+
+
+def _quarantinable(record: Event, state: State) -> Owner | None:
+    """The owner of a record, where it is an app or a machine that there is."""
+    owner = owner_of(record, state)
+    if owner is None or owner.kind not in ("app", "machine"):
+        return None
+    return owner if owner.number < (state.apps.size if owner.kind == "app" else len(state.machines)) else None

@@ -69,6 +69,13 @@ class Housekeeping:
             # Its lease began when its gang was about to start; the journal may not reach back so far.
             self._began(job, float(self.state.jobs.since[job]) + idle)
 
+    def go_back(self, config: Config) -> None:
+        """A transaction was taken back, and the engine rebuilt; ``config`` : in force now."""
+        self.config, self.waiting, self.check_dependencies = config, {}, True
+        for entry in self.journal.apps("ended IS NULL", programs=False):
+            self.entered(entry)
+        self.budgets.change(config)
+
     @property
     def state(self) -> State:
         """The core's."""
@@ -190,8 +197,8 @@ class Housekeeping:
     def run(self, now: Seconds) -> None:
         """Do what has become due."""
         for job in sorted(job for job, until in self.until.items() if until <= now):
-            del self.until[job]
             self._give_up(job, "walltime", f"ran for {_words(self.walltime[job])}, its walltime", now)
+            self.until.pop(job, None)
         state = self.state
         for machine in sorted(n for n, until in state.draining.items() if until <= now or not state.occupants(n)):
             self.drain(machine, True, now)

@@ -23,7 +23,7 @@ from themis.model.events import (
 from themis.model.speed import ProfileBook
 from themis.model.units import NONE, Seconds
 from themis.service.engine import setting_changes
-from themis.service.engine.arbiter_queue import LiveExecutor
+from themis.service.engine.arbiter_queue import Outbox
 from themis.service.engine.config import Config
 from themis.service.engine.engine import Engine
 from themis.service.engine.housekeeping import Housekeeping
@@ -53,10 +53,28 @@ class LiveSettings:
         self.starting: list[str] = []
         self.per_gpu = per_gpu(config, engine.core.state)
 
-    def serve(self, executor: LiveExecutor, housekeeping: Housekeeping) -> None:
+    def serve(self, executor: Outbox, housekeeping: Housekeeping) -> None:
         """Who else has to know of changes."""
         self._executor, self._housekeeping = executor, housekeeping
         self.per_gpu = per_gpu(self.config, self.engine.core.state)
+
+    @property
+    def mark(self) -> tuple[Config, Config, list[str]]:
+        """For ``go_back``: what a transaction may change, besides the journal and the core."""
+        return self.config, self.given, self.starting
+
+    def go_back(self, mark: tuple[Config, Config, list[str]]) -> None:
+        """A transaction that began at ``mark`` was taken back, and the core was rebuilt."""
+        self.config, self.given, self.starting = mark
+        self.per_gpu = per_gpu(self.config, self.engine.core.state)
+        self._limits(self.config)
+
+    def _limits(self, config: Config) -> None:
+        """Tell agents and the solver how long they may take."""
+        if self.engine.desk is not None:
+            self.engine.desk.answer_s, self.engine.desk.misses = config.agent_s, config.agent_misses
+        if self.engine.solver is not None:
+            self.engine.solver.limit(config.solve_s)
 
     def _in_place(self, host: Host) -> Host:
         """A machine of real GPUs with each where it was, as long as a gang of the last start may be there."""
@@ -178,10 +196,7 @@ class LiveSettings:
         out += self.carry_out(records, now)
         self.config = after
         self.per_gpu = per_gpu(after, self.engine.core.state)
-        if self.engine.desk is not None:
-            self.engine.desk.answer_s, self.engine.desk.misses = after.agent_s, after.agent_misses
-        if self.engine.solver is not None:
-            self.engine.solver.limit(after.solve_s)
+        self._limits(after)
         self._housekeeping.change(after, now)
         if any(isinstance(record, MachineResized | MachineJoined) for record in records):
             out += setting_changes.too_large(self.engine.core.state)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -16,24 +17,35 @@ from themis.service.engine.agents import AgentRegistry
 
 def notify(
     agents: AgentRegistry, state: State, epoch: Seconds, decided: Sequence[Proof], commands: Sequence[Command]
-) -> None:
-    """Send awards and leases to the agents that are connected. ``epoch`` : begin of the journal, in seconds since 1970."""
+) -> Iterator[tuple[int, Callable[[], object]]]:
+    """Awards and leases for the agents that are connected: the app, and what sends it.
+
+    ``epoch`` : begin of the journal, in seconds since 1970.
+    """
     here = agents.connected()
     if not here:
         return
     for proof in decided:
         for i in np.flatnonzero(np.isin(proof.app, list(here))).tolist():
-            award = pb.Award(
-                round=agents.round,
-                bid=bool(proof.bid[i]) if len(proof.bid) else False,
-                won=int(proof.won[i]) if len(proof.won) else 0,
-                kept=float(proof.kept[i]) if len(proof.kept) else 1.0,
-                leftover=int(proof.leftover[i]) if len(proof.leftover) else 0,
-            )
-            agents.send(int(proof.app[i]), pb.AgentEvent(award=award))
+            yield int(proof.app[i]), partial(_award, agents, proof, i)
     for command in commands:
         if isinstance(command, Grant | Renew | Revoke) and command.app in here:
-            agents.send(command.app, pb.AgentEvent(lease=_lease(state, epoch, command)))
+            yield command.app, partial(_leased, agents, state, epoch, command)
+
+
+def _award(agents: AgentRegistry, proof: Proof, i: int) -> None:
+    award = pb.Award(
+        round=agents.round,
+        bid=bool(proof.bid[i]) if len(proof.bid) else False,
+        won=int(proof.won[i]) if len(proof.won) else 0,
+        kept=float(proof.kept[i]) if len(proof.kept) else 1.0,
+        leftover=int(proof.leftover[i]) if len(proof.leftover) else 0,
+    )
+    agents.send(int(proof.app[i]), pb.AgentEvent(award=award))
+
+
+def _leased(agents: AgentRegistry, state: State, epoch: Seconds, command: Grant | Renew | Revoke) -> None:
+    agents.send(command.app, pb.AgentEvent(lease=_lease(state, epoch, command)))
 
 
 def _lease(state: State, epoch: Seconds, command: Grant | Renew | Revoke) -> pb.Lease:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from themis.service.engine.transactions import NoRoom
 class Closed(ThemisError):
     """The arbiter is ending; ask again when it is back."""
 
+
+log = logging.getLogger("themis.service")
 
 ENDING = "the service is stopping; try again when it is back."
 
@@ -42,23 +45,33 @@ class Call:
 
         Raises
         ------
-        Exception : of a bug after something was written, or a disk that is full; the transaction is lost.
+        Exception : of a bug after something was written, for which the caller has no answer yet, or a disk that is full; the
+            transaction is lost.
         """
         before = changes()
         try:
             return partial(self.reply.set_result, self.do())
         except (InputError, Closed) as error:
             return partial(self.reply.set_exception, error)
-        except BaseException as error:
-            self.reply.set_exception(error)
+        except Exception as error:
             # Whatever changes the core is written down before. So a bug in the checks of a submission is its sender's alone too.
             # A disk that is full at the first statement has changed nothing, and yet ended the transaction.
-            lost = isinstance(error, NoRoom) or not isinstance(error, Exception)
-            if lost or (self.changes and changes() != before):
+            if isinstance(error, NoRoom):
+                self.fail(error)
                 raise
-            return lambda: None
+            if self.changes and changes() != before:
+                raise
+            log.exception("a call failed; nothing was changed")
+            return partial(self.reply.set_exception, error)
+        except BaseException as error:
+            self.reply.set_exception(error)
+            raise
+
+    def fail(self, error: BaseException) -> None:
+        """Answer with an error, unless there is an answer."""
+        if not self.reply.done():
+            self.reply.set_exception(error)
 
     def refuse(self, why: str) -> None:
         """Answer with ``Closed``, unless there is an answer."""
-        if not self.reply.done():
-            self.reply.set_exception(Closed(why))
+        self.fail(Closed(why))

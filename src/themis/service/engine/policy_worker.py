@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from themis.model.snapshot import Snapshot
 from themis.policies.api import Workbench
-from themis.service.engine.solving import Task, decide, fall_back, send
+from themis.service.engine.solving import Task, decide, send
 
 
 def main() -> None:
@@ -31,12 +31,7 @@ def main() -> None:
             snapshot = task.snapshot or snapshot
             assert isinstance(snapshot, Snapshot)
             given = snapshot if task.bids is None else replace(snapshot, bids=task.bids)
-            try:
-                reply = decide(policy, given, task.version, bench)
-            except Exception as error:  # a policy's bug must not end the service
-                bench.clear()
-                reply = fall_back(given, task.version, f"{type(error).__name__}: {error}")
-            send(sink, reply)
+            send(sink, decide(policy, given, task.version, bench))
     except (EOFError, BrokenPipeError):
         pass
 

@@ -26,8 +26,9 @@ KEPT = (
     "AppSubmitted",
     "AppFinished",
     "AccountingSet",
+    "Quarantined",
 )
-"""Kinds of records that stay where others are dropped: settings, machines, apps and jobs, how apps ended, and prices."""
+"""Kinds of records that stay where others are dropped: settings, machines, apps and jobs, how apps ended, quarantines, prices."""
 
 
 class Records(Transactions):

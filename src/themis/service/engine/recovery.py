@@ -7,6 +7,7 @@ stop. The executor then reports what runs; jobs of gangs that are gone wait for 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,11 +30,14 @@ from themis.policies.api import forecaster_of, logged_params, make_policy
 from themis.service.engine.arbiter_queue import LiveExecutor
 from themis.service.engine.config import Config
 from themis.service.engine.engine import Engine
-from themis.service.engine.folding import fold
+from themis.service.engine.folding import Unfolded, fold
 from themis.service.engine.journal import Journal
+from themis.service.engine.quarantine import Owner
 from themis.service.engine.setting_changes import PLAIN, values_of
 from themis.service.engine.speed_estimator import read_profile
 from themis.version import __version__
+
+log = logging.getLogger("themis.service")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,21 +147,55 @@ def header_of(journal: Journal) -> Header:
     return header
 
 
-def recall(engine: Engine, start: Start) -> int:
+def recall(engine: Engine, start: Start, book: ProfileBook, without: Sequence[Owner] = ()) -> int:
     """Fold the journal; returns its records.
+
+    An app or a machine at whose record the fold ends with an error is quarantined from there on, and its quarantine is recorded
+    with the first transaction.
+
+    Parameters
+    ----------
+    without : apps to quarantine where the fold ends with an error at a record that has no owner.
 
     Raises
     ------
-    InputError : another version of Themis wrote it.
+    InputError : another version of Themis wrote it, or the fold ends with an error that no quarantine avoids.
     """
     journal = engine.journal
-    validate = start.config.validate
-    engine.core.settings = engine.core.state.settings = replace(engine.core.settings, validate=validate)
-    count = fold(engine)
+    count = _fold(engine, book, start.config.validate, without)
     with journal.transaction():
         journal.compare_exactly()
         engine.books.open(engine.core.state, [grant for grant, _, _ in engine.held()])
     return count
+
+
+def rebuild(engine: Engine, book: ProfileBook, validate: bool) -> None:
+    """Bring an engine to where its journal ends, whatever it had come to in memory; outside of transactions.
+
+    Parameters
+    ----------
+    book : what the service was started with. ``validate`` : check the state after every step.
+    """
+    fresh = engine_over(engine.journal, book)
+    fresh.quarantine = engine.quarantine
+    _fold(fresh, book, validate)
+    fresh.books.open(fresh.core.state)
+    engine.adopt(fresh)
+
+
+def _fold(engine: Engine, book: ProfileBook, validate: bool, without: Sequence[Owner] = ()) -> int:
+    quarantine, others = engine.quarantine, [*without]
+    while True:
+        engine.core.settings = engine.core.state.settings = replace(engine.core.settings, validate=validate)
+        try:
+            return fold(engine)
+        except Unfolded as error:
+            owner = error.owner or (others.pop(0) if others else None)
+            if owner is None or error.number in quarantine.skips:
+                raise
+            log.error("record %d cannot be folded; %s is quarantined", error.number, owner, exc_info=error.error)
+            quarantine.skip(error.number, owner, error.error)
+            engine.adopt(engine_over(engine.journal, book))
 
 
 def given_before(engine: Engine, start: Start) -> dict[str, Any]:

@@ -7,6 +7,7 @@ still fits and has the rest solved again.
 
 from __future__ import annotations
 
+import logging
 import pickle
 import subprocess
 import sys
@@ -25,6 +26,8 @@ from themis.model.snapshot import Snapshot
 from themis.model.units import Seconds
 from themis.policies.api import Policy, Workbench, make_policy
 from themis.policies.tuning.app_agent import answer_ask
+
+log = logging.getLogger("themis.service")
 
 FALLBACK = "fifo"
 """Decides where the policy itself could not, so that GPUs do not stand idle."""
@@ -72,6 +75,10 @@ def decide(policy: Policy, snapshot: Snapshot, version: int, bench: Workbench) -
     except ThemisError as error:
         bench.clear()
         return _instead(snapshot, version, str(error), monotonic() - began)
+    except Exception as error:  # a policy's bug must not end the service
+        log.exception("the policy failed")
+        bench.clear()
+        return _instead(snapshot, version, f"{type(error).__name__}: {error}", monotonic() - began)
     return Reply(version=version, solved=solved, bids=bids, seconds=monotonic() - began)
 
 

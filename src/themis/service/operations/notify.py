@@ -18,7 +18,7 @@ from typing import Any
 
 from themis.core.state import State
 from themis.errors import InputError, counted
-from themis.model.events import AppFinished, GpusIdle, Grant, MachineFailed, QuotaSet, Revoke
+from themis.model.events import AppFinished, GpusIdle, Grant, MachineFailed, Quarantined, QuotaSet, Revoke
 from themis.model.log import decode
 from themis.model.units import Seconds
 from themis.service.engine.arbiter import Arbiter
@@ -78,12 +78,12 @@ class Watcher:
 
     Attributes
     ----------
-    state : the arbiter's; names of apps and machines are read, which never change. ``reason`` : why an app ended.
+    state : gives the arbiter's; names of apps and machines are read, which never change. ``reason`` : why an app ended.
     waiting : apps that lost their last lease, with when, seconds since the journal began.
     """
 
     settings: Notify
-    state: State
+    state: Callable[[], State]
     reason: Callable[[int], str]
     held: dict[int, set[int]] = field(default_factory=dict)
     waiting: dict[int, Seconds] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class Watcher:
                 if not held and record.cause in ("expired", "moved", "failed"):
                     self.waiting[record.app] = now
             case MachineFailed(drained=False) if "machine_lost" in self.settings.events:
-                name = self.state.machines[record.machine].name
+                name = self.state().machines[record.machine].name
                 why = f"The service cannot reach machine {name}; its jobs restart."
                 if record.reason:
                     why = (
@@ -112,7 +112,7 @@ class Watcher:
                     )
                 return [Notification(ADMINS, f"machine {name} is lost", why)]
             case GpusIdle() if record.action and "idle" in self.settings.events:
-                app = int(self.state.jobs.app[record.job])
+                app = int(self.state().jobs.app[record.job])
                 done = "is cancelled: its" if record.action == "cancelled" else "holds"
                 return [self._of(app, f"{done} idle GPUs", "Its GPUs do nothing; `themis show` says for how long.")]
             case QuotaSet(gpus=0) if record.name.startswith(PREFIX) and "budget" in self.settings.events:
@@ -121,9 +121,22 @@ class Watcher:
                 return [
                     Notification(user, f"the budget of {name} is used up", text) for user in (*record.users, ADMINS)
                 ]
+            case Quarantined(app=app):
+                return self._quarantined(record, app)
             case _:
                 pass
         return []
+
+    def _quarantined(self, record: Quarantined, app: int | None) -> list[Notification]:
+        """Always sent: somebody has to lift it."""
+        if app is None:
+            what, how = f"machine {self.state().machines[record.machine or 0].name}", "themis undrain"
+            return [Notification(ADMINS, f"{what} is quarantined", f"{record.reason}. `{how}` lifts it.")]
+        spec = self.state().app_specs[app]
+        title = f"app {app}, {spec.name}, is quarantined"
+        return [
+            Notification(to, title, f"{record.reason}. `themis resume {app}` lifts it.") for to in (ADMINS, spec.user)
+        ]
 
     def overdue(self, now: Seconds) -> list[Notification]:
         """Apps that wait for longer than the settings allow, each once."""
@@ -147,7 +160,7 @@ class Watcher:
         ]
 
     def _of(self, app: int, what: str, text: str) -> Notification:
-        spec = self.state.app_specs[app]
+        spec = self.state().app_specs[app]
         return Notification(spec.user, f"app {app}, {spec.name}, {what}", text)
 
 
@@ -168,8 +181,10 @@ class Notifier:
     ) -> None:
         self.path, self.settings, self.boxes = arbiter.journal.path, settings, dict(boxes)
         self.now = arbiter.now
+        self.off: Callable[[], str] = lambda: arbiter.quarantine.off
+        self._off = ""
         self.free = free or (lambda: shutil.disk_usage(self.path.parent).free)
-        self.watcher = Watcher(settings, arbiter.state, lambda app: read_reason(self.path, app))
+        self.watcher = Watcher(settings, lambda: arbiter.state, lambda app: read_reason(self.path, app))
         self.mark = self.path.with_name("notified")
         self.after = self._read_mark(arbiter.journal.last()[0])
         self._ending, self._disk_at, self._full = threading.Event(), 0.0, False
@@ -195,6 +210,10 @@ class Notifier:
             self.mark.write_text(f"{self.after}\n", encoding="utf-8")
         self._put(self.watcher.overdue(self.now()))
         self._put(self._disk())
+        if (off := self.off()) != self._off:
+            self._off = off
+            text = f"{off}. Jobs run on; apps can be cancelled and held. The log has the error; a restart turns decisions on."
+            self._put([Notification(ADMINS, "decisions are off", text)] if off else [])
 
     def _put(self, messages: list[Notification]) -> None:
         for message in messages:
@@ -226,7 +245,7 @@ class Notifier:
                 self._ending.wait(DISK_S)
 
 
-SEEN = frozenset(kind.__name__ for kind in (AppFinished, Grant, Revoke, MachineFailed, GpusIdle, QuotaSet))
+SEEN = frozenset(kind.__name__ for kind in (AppFinished, Grant, Revoke, MachineFailed, GpusIdle, QuotaSet, Quarantined))
 
 
 def notifier(arbiter: Arbiter, settings: Notify) -> Notifier | None:

@@ -126,8 +126,18 @@ def running(home: Path, config: Config) -> Iterator[Service]:
             service.close()
 
 
-def start(home: Path, config: Config, reload: Callable[[], Config] | None = None) -> Service:
-    """Start a service in a data directory that is locked already; ``reload`` : reads its settings again."""
+def start(
+    home: Path,
+    config: Config,
+    reload: Callable[[], Config] | None = None,
+    *,
+    safe: bool = False,
+    without: Sequence[str] = (),
+) -> Service:
+    """Start a service in a data directory that is locked already.
+
+    ``reload`` : reads its settings again. ``safe``, ``without`` : as for ``Arbiter``.
+    """
     if config.engine == "local":
         find(config.containment)  # refused here rather than by agents
     _let_pass(home, config)
@@ -228,6 +238,8 @@ def start(home: Path, config: Config, reload: Callable[[], Config] | None = None
         owner=access.owner.user,
         bundles=bundles,
         copies=copies,
+        safe=safe,
+        without=without,
     )
     notifies = notifier(arbiter, config.notify)
     keep_swept(arbiter)
@@ -350,11 +362,13 @@ def serve_until_told(
     leave_jobs: bool = False,
     repairs: Callable[[str], None] | None = None,
     reload: Callable[[], Config] | None = None,
+    safe: bool = False,
+    without: Sequence[str] = (),
 ) -> None:
     """Run until SIGTERM or SIGINT, or until the arbiter breaks; then its error is raised. SIGHUP reloads the settings.
 
     ``repairs`` : repair a damaged journal first; called with each sentence about what is lost. ``reload`` : reads the settings
-    again.
+    again. ``safe``, ``without`` : as for ``Arbiter``.
     """
     stop, hung_up = threading.Event(), threading.Event()
     take_more()
@@ -362,7 +376,7 @@ def serve_until_told(
         if repairs is not None:
             machines = [host.machine for host in find_hosts(config)] if config.engine == "local" else []
             repair(home / "journal.db", load_book(config.profiles, home / "profiles"), repairs, machines)
-        service = start(home, config, reload)
+        service = start(home, config, reload, safe=safe, without=without)
         before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
         before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: hung_up.set())
         try:
