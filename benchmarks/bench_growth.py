@@ -45,13 +45,13 @@ def request(n: int) -> pb.SubmitRequest:
 
 def turn(a: Arbiter) -> None:
     while True:
-        a._turn()
+        a._transaction(0.0)
         if a.queue.empty():
             return
 
 
-def batch(a: Arbiter, clock: list[float], first: int) -> None:
-    """Apps are submitted at once and complete a moment later."""
+def batch(a: Arbiter, clock: list[float], first: int, *, ends: bool = True) -> None:
+    """Apps are submitted at once and complete a moment later; those of before, where ``ends`` is false, run on."""
     clock[0] += GAP_S
     a.instant = max(a.now(), a.state.now + 1e-3)
     with a.journal.transaction():
@@ -59,6 +59,8 @@ def batch(a: Arbiter, clock: list[float], first: int) -> None:
             submit(a, request(n), ME)
     turn(a)
     clock[0] += 1.0
+    if not ends:
+        return
     for job in sorted(a.state.job_gpus):
         a.queue.put(JobReached(job=job, attempt=int(a.state.jobs.attempt[job]), steps=100.0, loss=0.0))
     turn(a)

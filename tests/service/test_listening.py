@@ -15,7 +15,7 @@ from processes import PATIENCE_S
 from themis.client.client import Client
 from themis.client.home import joined, make_token, read_token
 from themis.errors import InputError
-from themis.service.api.grpc_server import is_loopback, try_address
+from themis.service.api.listening import is_loopback, try_address
 from themis.service.engine.config import Config
 from themis.service.operations.up import running
 from themis.trust.authority.contexts import client_context

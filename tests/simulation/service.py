@@ -97,7 +97,7 @@ class Executor(LocalExecutor):
         if world.now >= world.off_until[m] and world.agent_of(m) is None:
             self.agents[n] = Spawned(world.spawn_agent(m))  # type: ignore[assignment]
 
-    def _end_agents(self, timeout_s: float) -> None:
+    def _end_agents(self, timeout_s: float, *, leave_busy: bool = False) -> None:
         for host in self.gangs.hosts:
             if (agent := self.world.agent_of(self.world.index[host.machine.name])) is not None:
                 agent.body.signal(15)

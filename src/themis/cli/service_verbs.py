@@ -129,6 +129,42 @@ def up(
 
     Example: [cyan]themis up --gpus 8 --set lease=2m[/cyan]
     """
+    from themis.data_dir import default_home
+    from themis.machines.engines.renewer import renewing
+    from themis.service.operations.lock import only_one
+
+    options = {
+        "gpus": gpus,
+        "machines": machines,
+        "policy": policy,
+        "port": port,
+        "http_port": http_port,
+        "allow_root": allow_root,
+        "engine": engine,
+        "listen": listen,
+        "address": address,
+    }
+    where = (home or default_home()).absolute()
+    with only_one(where), renewing(where / "run") as renewer:
+        # Everything else is imported and read while leases of machines are renewed.
+        how = {"leave_jobs": leave_jobs, "safe": safe, "without": without, "renewer": renewer}
+        _serve(where, config, settings, options, hosts, repair=repair, **how)
+
+
+def _serve(
+    where: Path,
+    config: Path | None,
+    settings: list[str],
+    options: dict[str, Any],
+    hosts: Path | None,
+    *,
+    repair: bool,
+    **how: Any,
+) -> None:
+    """Run the service in a data directory that is locked.
+
+    ``options`` : settings that have an option of their own. ``how`` : more for ``serve_until_told``.
+    """
     import logging
     import os
 
@@ -147,20 +183,9 @@ def up(
         if not equals:
             raise InputError(f"--set got {text!r}, expected KEY=VALUE, such as lease=2m.")
         given[name.strip()] = value.strip()
-    options = {
-        "gpus": gpus,
-        "machines": machines,
-        "policy": policy,
-        "port": port,
-        "http_port": http_port,
-        "allow_root": allow_root,
-        "engine": engine,
-        "listen": listen,
-        "address": address,
-    }
     given |= {key: value for key, value in options.items() if value is not None}
     wanted = _hosts(hosts, given)
-    where = (home or default_home()).absolute()
+    address, listen = options["address"], options["listen"]
     own = where / "config.yaml"
 
     def read() -> Config:
@@ -219,11 +244,9 @@ def up(
         where,
         found,
         say,
-        leave_jobs=leave_jobs,
         reload=read,
         repairs=(lambda line: out.print(line, markup=False, soft_wrap=True)) if repair else None,
-        safe=safe,
-        without=without,
+        **how,
     )
 
 

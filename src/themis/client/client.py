@@ -7,8 +7,6 @@ with Client() as client:
 
 from __future__ import annotations
 
-import getpass
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,6 +28,7 @@ from themis.client.connection import (
     Wait,
 )
 from themis.client.grpc_channel import METHODS, to_bytes
+from themis.client.home import user_name
 from themis.client.notebook import Listing
 from themis.client.sending import sent
 
@@ -490,14 +489,6 @@ class Client(Connection):
             yield from call(request, metadata=self._metadata)
         except grpc.RpcError as error:
             raise self._in_words(error, self._tls_cause(error)) from None
-
-
-def user_name() -> str:
-    """The system's name of the current user."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return f"uid{os.getuid()}"
 
 
 __all__ = ["OVER", "Client", "StillActive", "Unavailable", "user_name"]

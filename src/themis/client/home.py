@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 from pathlib import Path
@@ -9,6 +10,14 @@ from typing import NamedTuple
 
 from themis.data_dir import DATA_DIR
 from themis.errors import InputError
+
+
+def user_name() -> str:
+    """The system's name of the current user."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid{os.getuid()}"
 
 
 class Endpoint(NamedTuple):

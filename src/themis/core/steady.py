@@ -22,7 +22,6 @@ import numpy as np
 
 from themis.core.rounds import Rounds
 from themis.model.units import NONE, Float
-from themis.optimize.rounds.sets import heaviest_set, packs
 
 BEHIND = 6.0
 """Rounds behind a share from which the condition is checked; below, the order of deficits does better."""
@@ -86,6 +85,8 @@ def steadied(
     owed = float((x * value).sum()) - slack
     for c in np.flatnonzero(combos[:, 1] != NONE).tolist():
         value[c] *= [may(c, k) for k in range(x.shape[1])]
+    from themis.optimize.rounds.sets import heaviest_set, packs  # with scipy, which few policies need
+
     best = heaviest_set(value, gpus, combos, free, owed)
     if best.value < owed:
         # Proven, unless the search ended at its limit.

@@ -28,6 +28,7 @@ from themis.machines.engines.gangs import Out, Send
 from themis.machines.engines.hosts import Host, NodeSettings
 from themis.machines.engines.local import LocalExecutor, log
 from themis.machines.engines.program import Note, Programs
+from themis.machines.engines.renewer import Renewer
 from themis.model.cluster import Machine
 from themis.model.events import Event, Grant, MachineJoined
 
@@ -69,6 +70,7 @@ class BridgedExecutor(LocalExecutor):
         containment: str = AUTO,
         bundles: Store | None = None,
         copies: Copies | None = None,
+        renewer: Renewer | None = None,
     ) -> None:
         super().__init__(
             root,
@@ -82,6 +84,7 @@ class BridgedExecutor(LocalExecutor):
             containment=containment,
             bundles=bundles,
             copies=copies,
+            renewer=renewer,
         )
         self.bridge: subprocess.Popen[bytes] | None = None
         self.found: dict[str, NodeFound] = {}
@@ -206,7 +209,7 @@ class BridgedExecutor(LocalExecutor):
         words = (self.root / self.bridge_log).read_text().strip().splitlines()
         return words[-1].removeprefix("themis: ") if words else ""
 
-    def _end_agents(self, timeout_s: float) -> None:
+    def _end_agents(self, timeout_s: float, *, leave_busy: bool = False) -> None:
         if self.bridge is None:
             return
         if not self.gangs.running and self._control is not None:

@@ -23,6 +23,7 @@ from themis.machines.engines.endings import Pace
 from themis.machines.engines.hosts import Host, NodeSettings
 from themis.machines.engines.members import LISTEN, Members
 from themis.machines.engines.program import Note, Programs
+from themis.machines.engines.renewer import Renewer, socket_file
 from themis.model.events import Event, MachineJoined, MachineResized
 
 
@@ -64,6 +65,7 @@ class FleetExecutor(BridgedExecutor):
         containment: str = AUTO,
         bundles: Store | None = None,
         copies: Copies | None = None,
+        renewer: Renewer | None = None,
     ) -> None:
         super().__init__(
             root,
@@ -76,6 +78,7 @@ class FleetExecutor(BridgedExecutor):
             containment=containment,
             bundles=bundles,
             copies=copies,
+            renewer=renewer,
         )
         self.fleet = fleet
         self._told: set[str] = set()
@@ -98,7 +101,7 @@ class FleetExecutor(BridgedExecutor):
         return [
             "themis.machines.engines.gateway",
             "--connect",
-            str(self.root / "arbiter" / "agents.sock"),
+            str(socket_file(self.root)),
             "--listen",
             self.fleet.listen,
             "--members",

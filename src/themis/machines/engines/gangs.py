@@ -89,10 +89,13 @@ class Gangs:
         now: Seconds,
         checkpoints: str,
         pace: Pace | None = None,
+        lease_before_s: Seconds = 0.0,
     ) -> None:
+        """``lease_before_s`` : length of the leases that an arbiter before this one gave; some of them may still run."""
+        self.first_lease_s = max(settings.lease_s, lease_before_s)
         self.settings, self.programs, self.checkpoints, self.pace = settings, programs, checkpoints, pace
         self.hosts = list(hosts)
-        self.nodes = [Node(host=host, lease_until=now + settings.lease_s) for host in hosts]
+        self.nodes = [Node(host=host, lease_until=now + self.first_lease_s) for host in hosts]
         self.places = [(n, i) for n, host in enumerate(hosts) for i in range(host.machine.gpus)]
         """Of each GPU: its machine, and its position there. GPUs that left keep their places, and have them when they are back."""
         self.jobs: dict[int, tuple[App, int]] = {}
@@ -109,7 +112,7 @@ class Gangs:
         """One more machine, with the next id."""
         self.places += [(len(self.hosts), i) for i in range(host.machine.gpus)]
         self.hosts.append(host)
-        self.nodes.append(Node(host=host, lease_until=now + self.settings.lease_s))
+        self.nodes.append(Node(host=host, lease_until=now + self.first_lease_s))
 
     def resize(self, machine: int, host: Host | None, now: Seconds) -> list[Out]:
         """A machine has other GPUs from now on; None: it is removed, as soon as its gangs ended, and nothing is said of it."""
@@ -124,7 +127,7 @@ class Gangs:
             # It returns when its agent renews its lease, having said what is still on its GPUs.
             node.leaving, node.failed = False, True
             node.awaited = -1 if node.connected else None
-            node.lease_until = now + self.settings.lease_s
+            node.lease_until = max(node.lease_until, now + self.settings.lease_s)
         occupied, node.occupied = node.occupied, None
         if occupied:
             self._occupied(machine, occupied)
@@ -359,7 +362,7 @@ class Gangs:
 
     def _renewed(self, machine: int, renew: Renew, now: Seconds) -> None:
         node = self.nodes[machine]
-        node.lease_until = now + self.settings.lease_s
+        node.lease_until = max(node.lease_until, now + self.settings.lease_s)
         self.out.append(Send(machine=machine, message=Lease(sequence=renew.sequence, lease_s=self.settings.lease_s)))
         if node.awaited is not None and renew.heard is not None:
             node.awaited = renew.sequence if node.awaited < 0 else node.awaited

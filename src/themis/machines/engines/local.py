@@ -52,13 +52,18 @@ from themis.machines.engines.gangs import Gangs, Out, Send
 from themis.machines.engines.hosts import Host, NodeSettings
 from themis.machines.engines.open_files import as_given
 from themis.machines.engines.program import Note, Programs
+from themis.machines.engines.renewer import Renewer, before, note_lease, socket_file
 from themis.model.cluster import Machine
 from themis.model.events import Command, Event, Grant
 from themis.model.workload import App
 
+AGENT, CLAIM = ["-m", "themis.machines.agent"], "--claim"
 TICK_S = 0.1
 RESPAWN_S, RESPAWN_MOST_S = 0.5, 10.0
 """Between two starts of an agent that does not come; doubled each time."""
+
+_LEFT: list[subprocess.Popen[bytes]] = []
+"""Agents that outlive the executor of this process which started them."""
 
 log = logging.getLogger("themis.service")
 
@@ -77,6 +82,7 @@ class LocalExecutor(Executor):
     claims : the machine's GPUs, claimed; agents and what they start keep them so.
     bundles : the files that jobs are sent with, for the agents to fetch. ``copies`` : of checkpoints and outputs.
     containment : of gangs, as ``machines.agent.means.find`` takes it. ``clock`` : seconds, never set back.
+    renewer : answers agents until ``start``. ``version`` : of Themis; agents that another one left are replaced.
     """
 
     def __init__(
@@ -96,17 +102,26 @@ class LocalExecutor(Executor):
         bundles: Store | None = None,
         copies: Copies | None = None,
         clock: Callable[[], float] = clock,
+        renewer: Renewer | None = None,
+        version: str = "",
     ) -> None:
-        self.clock = clock
+        self.clock, self.renewer, self.version = clock, renewer, version
         self.containment = containment
         self.depot = Depot(bundles, copies, self._answer)
         self.devices: Mapping[str, tuple[str, ...]] = {}
         self.claims = claims
         self.root, self.emit, self.note = root.resolve(), emit, note
+        self._before = before(self.root)
         self.settings = settings or NodeSettings()
         self.allow_root, self.respawn = allow_root, respawn
         self.gangs = Gangs(
-            hosts, programs, self.settings, now=clock(), checkpoints=str(self.root / "checkpoints"), pace=pace
+            hosts,
+            programs,
+            self.settings,
+            now=clock(),
+            checkpoints=str(self.root / "checkpoints"),
+            pace=pace,
+            lease_before_s=self._before.lease_s,
         )
         self.agents: dict[int, subprocess.Popen[bytes]] = {}
         self._dismissed: list[subprocess.Popen[bytes]] = []
@@ -126,7 +141,7 @@ class LocalExecutor(Executor):
         self._closing = threading.Event()
         self._broken: BaseException | None = None
         self.root.mkdir(parents=True, exist_ok=True)
-        self._server = listen(self.root / "arbiter" / "agents.sock")
+        self._server = renewer.server if renewer is not None else listen(socket_file(self.root))
         self._thread = threading.Thread(target=self._run, name="themis-executor", daemon=True)
 
     # ---- for the arbiter ------------------------------------------------------------------------------------------
@@ -134,6 +149,10 @@ class LocalExecutor(Executor):
     def start(self) -> LocalExecutor:
         """Start the agents and the thread."""
         self._start_agents()
+        if self.renewer is not None:
+            # Before the thread takes in the machines, whose leases count from then.
+            self.renewer.hand_over()
+        note_lease(self.root, self.settings.lease_s, self.version)
         self._thread.start()
         return self
 
@@ -229,7 +248,7 @@ class LocalExecutor(Executor):
         self._poke()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
-        self._end_agents(timeout_s)
+        self._end_agents(timeout_s, leave_busy=not stop_jobs)
         self.depot.close()
         self._server.close()
         # Once: a descriptor's number is soon another's.
@@ -347,7 +366,7 @@ class LocalExecutor(Executor):
         if self.clock() < self.gangs.nodes[n].barred_until:
             self._bar(n, channel)
             return
-        if messages[0].protocol < PROTOCOL and self._replace(n):
+        if self._is_outdated(n, messages[0]) and self._replace(n):
             channel.close()
             return
         self._hang_up(n)
@@ -480,13 +499,28 @@ class LocalExecutor(Executor):
         """A machine that was removed and has nothing on it any more: it needs no agent."""
         return self.gangs.nodes[n].leaving and self.gangs.is_empty(n)
 
-    def _replace(self, n: int) -> bool:
-        """End an agent of an earlier version, which outlived its arbiter, so that one of this version takes over its jobs."""
-        lock = self.root / "nodes" / self.gangs.hosts[n].machine.name / "agent.lock"
+    def _is_outdated(self, n: int, hello: Hello) -> bool:
+        """Whether an agent that outlived its arbiter is of another version, or was started with other settings."""
+        if hello.protocol < PROTOCOL or n in self.agents:
+            return hello.protocol < PROTOCOL
         with contextlib.suppress(OSError, ValueError):
-            if locked(lock):
-                os.kill(int(lock.read_text()), signal.SIGTERM)
-                return True
+            words = Path(f"/proc/{self._agent_pid(n)}/cmdline").read_bytes().decode().split("\0")[1:-1]
+            given = words[: words.index(CLAIM)] if CLAIM in words else words
+            return words[:2] == AGENT and (self._before.version != self.version or given != self._agent_words(n))
+        return False
+
+    def _agent_pid(self, n: int) -> int:
+        """Raises OSError, ValueError where no agent holds the machine's lock."""
+        lock = self.root / "nodes" / self.gangs.hosts[n].machine.name / "agent.lock"
+        if not locked(lock):
+            raise ValueError("nobody holds it")
+        return int(lock.read_text())
+
+    def _replace(self, n: int) -> bool:
+        """End an agent that outlived its arbiter, so that one of this version and these settings takes over its jobs."""
+        with contextlib.suppress(OSError, ValueError):
+            os.kill(self._agent_pid(n), signal.SIGTERM)
+            return True
         return False
 
     def _dismiss_agent(self, n: int) -> None:
@@ -499,7 +533,10 @@ class LocalExecutor(Executor):
             self._dismissed.append(agent)
         self._hang_up(n)
 
-    def _end_agents(self, timeout_s: float) -> None:
+    def _end_agents(self, timeout_s: float, *, leave_busy: bool = False) -> None:
+        """``leave_busy`` : those with gangs stay, so that the next service can renew their leases before it has started any."""
+        for n in [n for n in self.agents if leave_busy and not self.gangs.is_empty(n)]:
+            _LEFT.append(self.agents.pop(n))
         for agent in self.agents.values():
             agent.terminate()
         for agent in (*self.agents.values(), *self._dismissed):
@@ -511,33 +548,37 @@ class LocalExecutor(Executor):
         if locked(self.root / "nodes" / name / "agent.lock"):
             return
         locks = [held.lock for held in self.claims]
-        command = [
-            sys.executable,
-            "-m",
-            "themis.machines.agent",
+        # The last words: their numbers are this process's, and say nothing of how the agent is to run.
+        claims = [word for lock in locks for word in (CLAIM, str(lock))]
+        self.agents[n] = subprocess.Popen(
+            [sys.executable, *self._agent_words(n), *claims],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=locks,
+        )
+        as_given(self.agents[n].pid)
+
+    def _agent_words(self, n: int) -> list[str]:
+        """Module and arguments of a machine's agent."""
+        name = self.gangs.hosts[n].machine.name
+        return [
+            *AGENT,
             "--node",
             name,
             "--root",
             str(self.root / "nodes" / name),
             "--leave",
             "--connect",
-            str(self.root / "arbiter" / "agents.sock"),
+            str(socket_file(self.root)),
             "--renew-s",
             str(self.settings.renew_s),
             "--cache-bytes",
             str(self.settings.cache_bytes),
             "--containment",
             self.containment,
-            *(word for lock in locks for word in ("--claim", str(lock))),
             *(word for device in self.gangs.hosts[n].devices for word in ("--device", device)),
+            *["--allow-root"] * self.allow_root,
         ]
-        self.agents[n] = subprocess.Popen(
-            command + ["--allow-root"] * self.allow_root,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-            pass_fds=locks,
-        )
-        as_given(self.agents[n].pid)
 
     def _revive(self) -> None:
         """Start agents that died, or that were adopted and died since."""

@@ -18,6 +18,7 @@ from themis.machines.engines.bridged import BridgedExecutor
 from themis.machines.engines.endings import Pace
 from themis.machines.engines.hosts import NodeSettings
 from themis.machines.engines.program import Note, Programs
+from themis.machines.engines.renewer import Renewer, socket_file
 from themis.model.events import Event
 
 NODE_ROOT = "/var/tmp/themis"
@@ -57,6 +58,7 @@ class RayExecutor(BridgedExecutor):
         containment: str = AUTO,
         bundles: Store | None = None,
         copies: Copies | None = None,
+        renewer: Renewer | None = None,
     ) -> None:
         super().__init__(
             root,
@@ -69,6 +71,7 @@ class RayExecutor(BridgedExecutor):
             containment=containment,
             bundles=bundles,
             copies=copies,
+            renewer=renewer,
         )
         self.ray = ray
         self.mirrored = Path(ray.node_root) != self.root / "nodes"
@@ -81,7 +84,7 @@ class RayExecutor(BridgedExecutor):
         return [
             "themis.machines.engines.bridge",
             "--connect",
-            str(self.root / "arbiter" / "agents.sock"),
+            str(socket_file(self.root)),
             "--address",
             self.ray.address,
             "--owner",

@@ -26,7 +26,6 @@ import zlib
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtr
 
 from themis.model.units import Bool, Float, Int
 from themis.model.workload import App, CurveStopping
@@ -98,6 +97,8 @@ def poor_jobs(mean: Float, deviation: Float, reports: Int, unfinished: Bool, tun
     behind = ranked[tuner.keep :]
     lead, both = mean[k] - mean[behind], np.hypot(deviation[behind], deviation[k])
     # Equal forecasts without any doubt are a draw; else a job behind without doubt has no chance.
+    from scipy.special import stdtr  # takes longer to import than all of the core
+
     freedom = np.minimum(reports[behind], reports[k]) - float(PARAMETERS)
     chance = np.where(lead == 0, 0.5, stdtr(freedom, lead / np.maximum(both, 1e-300)))
     stop = (chance < 1 - tuner.confidence) & unfinished[behind]

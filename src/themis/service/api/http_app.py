@@ -23,7 +23,7 @@ from themis.errors import InputError, ThemisError, UnknownName
 from themis.machines.bundles.store import NoRoomInStore
 from themis.service.api.access import Caller, Forbidden, NoToken
 from themis.service.api.call_limits import CallLimit
-from themis.service.api.grpc_server import is_loopback
+from themis.service.api.listening import is_loopback
 from themis.service.api.methods import READS, STREAMS, Api
 from themis.service.api.page import BYTES, EVENT_STREAM, JSON, Page, Values
 from themis.service.api.pages import NotAllowed, find

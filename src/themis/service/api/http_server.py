@@ -13,9 +13,9 @@ import uvicorn
 from themis.client.home import joined
 from themis.errors import InputError
 from themis.service.api.connections import MOST_BYTES, Connection
-from themis.service.api.grpc_server import try_address
 from themis.service.api.handshakes import TlsServer
 from themis.service.api.http_app import HttpApp, Site
+from themis.service.api.listening import try_address
 from themis.service.api.methods import Api
 
 QUEUED = 128

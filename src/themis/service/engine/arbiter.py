@@ -226,10 +226,10 @@ class Arbiter:
         return self._steady() + self._origin
 
     def start(self) -> Arbiter:
-        """Start the executor and the thread."""
+        """Start the executor, which renews leases of machines from here on, and the thread."""
+        self.executor.start()
         if self.engine.solver is not None:
             self.engine.solver.ready()
-        self.executor.start()
         # While it ends, a full disk is not waited for: the next arbiter goes on from the transaction before.
         self.journal.patient = lambda: not self._closing
         self._thread.start()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 from pydantic import Field
@@ -11,13 +11,12 @@ from pydantic import Field
 from themis import sizes
 from themis.jobs import readers
 from themis.jobs.file_errors import Written, reads
-from themis.service.api.access import Access
-from themis.service.api.audit import Audit
-from themis.service.api.oidc import Oidc, place
-from themis.service.api.sign_ins import SignIns
-from themis.service.engine.arbiter import Arbiter
-from themis.trust.oidc.provider import Provider
 from themis.trust.oidc.provider_settings import SCOPES, SESSION_S, OidcSettings, is_safe
+
+if TYPE_CHECKING:
+    from themis.service.api.access import Access
+    from themis.service.api.oidc import Oidc
+    from themis.service.engine.arbiter import Arbiter
 
 LEAST_S, MOST_S = 60.0, 30 * 86400.0
 """Of ``session``, in seconds."""
@@ -117,6 +116,11 @@ def sign_ins(home: Path, settings: OidcSettings | None, access: Access, arbiter:
     """
     if settings is None:
         return None
+    from themis.service.api.audit import Audit
+    from themis.service.api.oidc import Oidc, place
+    from themis.service.api.sign_ins import SignIns
+    from themis.trust.oidc.provider import Provider
+
     found = SignIns(home, settings.issuer, settings.session_s)
     access.signed_in = found
     provider = Provider(settings)

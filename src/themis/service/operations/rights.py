@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from themis.client.client import user_name
+from themis.client.home import user_name
 from themis.service.engine.config import Config
 
 SHARED = (

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from themis.client.home import Endpoint, joined
-from themis.service.api.grpc_server import is_loopback
+from themis.service.api.listening import is_loopback
 from themis.service.engine.config import Config
 from themis.trust.authority.contexts import ServerFiles
 from themis.trust.authority.names import names_of

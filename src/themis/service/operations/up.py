@@ -11,31 +11,24 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
-import grpc
-
-from themis.client.client import user_name
-from themis.client.home import Endpoint, make_token, owner_of, write_endpoint
+from themis import __version__
+from themis.client.home import Endpoint, make_token, owner_of, user_name, write_endpoint
 from themis.errors import InputError, counted
 from themis.machines.agent.gpus import claim_all
 from themis.machines.agent.means import find
 from themis.machines.bundles.copies import Copies
 from themis.machines.bundles.store import Store
-from themis.machines.engines.fleet import FleetExecutor, FleetSettings
 from themis.machines.engines.hosts import NodeSettings
 from themis.machines.engines.local import LocalExecutor
-from themis.machines.engines.members import authority_folder, members_file
 from themis.machines.engines.open_files import take_more
 from themis.machines.engines.program import Programs
-from themis.machines.engines.ray import NODE_ROOT, RayExecutor, RaySettings
+from themis.machines.engines.renewer import Renewer
 from themis.model.speed import ProfileBook
 from themis.policies.api import check_types, make_policy
 from themis.service.api.access import Access
-from themis.service.api.grpc_server import is_loopback, serve
-from themis.service.api.http_server import HttpServer, serve_http
-from themis.service.api.methods import Api
-from themis.service.api.setting_calls import Door
+from themis.service.api.listening import is_loopback, try_address
 from themis.service.engine.arbiter import Arbiter
 from themis.service.engine.arbiter_queue import LiveExecutor, Message, estimated_pace
 from themis.service.engine.config import Config
@@ -45,21 +38,23 @@ from themis.service.engine.machine_changes import find_hosts
 from themis.service.engine.pending_calls import Closed
 from themis.service.engine.repair import repair
 from themis.service.operations import oidc_setup, rights, tls
-from themis.service.operations.backups import back_up_apart
-from themis.service.operations.changing import changed
-from themis.service.operations.fleet_hosts import Fleet
 from themis.service.operations.lock import only_one
 from themis.service.operations.notify import Notifier, notifier
 from themis.service.operations.retention import keep_swept
 from themis.service.operations.ssh_hosts import Host
 from themis.service.operations.systemd import READY, STOPPING, report_state
-from themis.service.operations.watch import Watch
-from themis.service.web.console import Console
-from themis.service.web.routes import ROUTES
 from themis.traces.profiles.library import load_book
 
 if TYPE_CHECKING:
+    import grpc
+
+    from themis.machines.engines.fleet import FleetExecutor
+    from themis.machines.engines.ray import RayExecutor
     from themis.service.api.certificate_calls import Certificates
+    from themis.service.api.http_server import HttpServer
+    from themis.service.api.methods import Api
+    from themis.service.api.oidc import Oidc
+    from themis.service.operations.watch import Watch
 
 log = logging.getLogger("themis.service")
 
@@ -84,7 +79,10 @@ class Service:
 
     def keep_hosts(self, home: Path, hosts: Sequence[Host]) -> None:
         """Make these hosts machines of the service by ssh, with those of its list, and keep their agents running."""
-        if isinstance(self.arbiter.executor, FleetExecutor):
+        if self.arbiter.config.engine == "fleet":
+            from themis.service.operations.fleet_hosts import Fleet
+            from themis.service.operations.watch import Watch
+
             fleet = Fleet(home)
             fleet.keep(hosts)
             self.watch = Watch(fleet).start()
@@ -133,15 +131,20 @@ def start(
     *,
     safe: bool = False,
     without: Sequence[str] = (),
+    renewer: Renewer | None = None,
 ) -> Service:
-    """Start a service in a data directory that is locked already.
+    """Start a service in a data directory that is locked already: first what keeps jobs running, then what answers callers.
 
-    ``reload`` : reads its settings again. ``safe``, ``without`` : as for ``Arbiter``.
+    ``reload`` : reads its settings again. ``safe``, ``without`` : as for ``Arbiter``. ``renewer`` : renews leases of machines until
+    the executor does.
     """
     if config.engine == "local":
         find(config.containment)  # refused here rather than by agents
     _let_pass(home, config)
     check_there(home / "journal.db")
+    try_address(config.host, config.port, "port")
+    if config.http_port >= 0:
+        try_address(config.host, config.http_port, "http_port")
     certificates = tls.certificates(home, config)
     access = Access(home, make_token(home), user_name())
     log.warning("%s", rights.explained(config, len(access.accounts())))
@@ -174,22 +177,24 @@ def start(
     def executor(
         programs: Programs, report: Callable[[Message], None], book: Callable[[], ProfileBook]
     ) -> LiveExecutor:
+        how: dict[str, Any] = {
+            "settings": nodes,
+            "pace": estimated_pace(book),
+            "allow_root": config.allow_root,
+            "containment": config.containment,
+            "bundles": bundles,
+            "copies": copies,
+            "renewer": renewer,
+        }
         if config.engine == "ray":
+            from themis.machines.engines.ray import NODE_ROOT, RayExecutor, RaySettings
+
             ray = RaySettings(address=config.address, owner=owner_of(home), node_root=config.node_root or NODE_ROOT)
-            return RayExecutor(
-                home / "run",
-                programs,
-                report,
-                report,
-                ray=ray,
-                settings=nodes,
-                pace=estimated_pace(book),
-                allow_root=config.allow_root,
-                containment=config.containment,
-                bundles=bundles,
-                copies=copies,
-            )
+            return RayExecutor(home / "run", programs, report, report, ray=ray, **how)
         if config.engine == "fleet":
+            from themis.machines.engines.fleet import FleetExecutor, FleetSettings
+            from themis.machines.engines.members import authority_folder, members_file
+
             fleet = FleetSettings(
                 listen=config.listen,
                 owner=owner_of(home),
@@ -197,33 +202,8 @@ def start(
                 authority=authority_folder(home),
                 days=config.node_certificate_s / 86400.0,
             )
-            return FleetExecutor(
-                home / "run",
-                programs,
-                report,
-                report,
-                fleet=fleet,
-                settings=nodes,
-                pace=estimated_pace(book),
-                allow_root=config.allow_root,
-                containment=config.containment,
-                bundles=bundles,
-                copies=copies,
-            )
-        return LocalExecutor(
-            home / "run",
-            (),
-            programs,
-            report,
-            report,
-            settings=nodes,
-            pace=estimated_pace(book),
-            allow_root=config.allow_root,
-            claims=claims,
-            containment=config.containment,
-            bundles=bundles,
-            copies=copies,
-        )
+            return FleetExecutor(home / "run", programs, report, report, fleet=fleet, **how)
+        return LocalExecutor(home / "run", (), programs, report, report, claims=claims, version=__version__, **how)
 
     book = load_book(config.profiles, home / "profiles")
     journal = Journal(home / "journal.db")
@@ -241,8 +221,54 @@ def start(
         safe=safe,
         without=without,
     )
-    notifies = notifier(arbiter, config.notify)
     keep_swept(arbiter)
+    signs_in = oidc_setup.sign_ins(home, config.oidc, access, arbiter)
+    notifies = notifier(arbiter, config.notify)
+    arbiter.start()
+    try:
+        service = _serve(home, config, arbiter, access, certificates, signs_in, reload)
+    except BaseException:
+        # Nobody can be answered; what runs is left to the next start.
+        arbiter.close(stop_jobs=False)
+        raise
+    if certificates is None and not is_loopback(config.host):
+        log.warning(tls.PLAIN, config.host)
+    if config.engine == "ray":
+        _await_nodes(arbiter, cast("RayExecutor", arbiter.executor))
+    elif config.engine == "fleet":
+        _await_gateway(arbiter, cast("FleetExecutor", arbiter.executor))
+    if certificates is not None:
+        certificates.start()
+    if signs_in is not None:
+        signs_in.start()
+    write_endpoint(home, service.endpoint)
+    service.notifier = notifies.start() if notifies else None
+    return service
+
+
+def _serve(
+    home: Path,
+    config: Config,
+    arbiter: Arbiter,
+    access: Access,
+    certificates: Certificates | None,
+    signs_in: Oidc | None,
+    reload: Callable[[], Config] | None,
+) -> Service:
+    """What answers callers of an arbiter that runs.
+
+    Raises
+    ------
+    InputError : an address was taken in the meantime.
+    """
+    from themis.service.api.grpc_server import serve
+    from themis.service.api.http_server import serve_http
+    from themis.service.api.methods import Api
+    from themis.service.api.setting_calls import Door
+    from themis.service.operations.backups import back_up_apart
+    from themis.service.operations.changing import changed
+    from themis.service.web.console import Console
+    from themis.service.web.routes import ROUTES
 
     def read_again() -> Config:
         if certificates is not None:
@@ -251,37 +277,19 @@ def start(
 
     signs_in = oidc_setup.sign_ins(home, config.oidc, access, arbiter)
     api = Api(arbiter, home / "run", access, Door(changed, read_again, back_up_apart), certificates, signs_in)
-    server: grpc.Server | None = None
-    try:
-        server, port = serve(
-            api,
-            config.host,
-            config.port,
-            config.max_message_bytes,
-            certificates.credentials() if certificates else None,
-        )
+    credentials = certificates.credentials() if certificates else None
+    server, port = serve(api, config.host, config.port, config.max_message_bytes, credentials)
+    http = None
+    if config.http_port >= 0:
         context = certificates.context if certificates else None
-        site = Console(api, ROUTES)
-        http = serve_http(api, config.host, config.http_port, context, site) if config.http_port >= 0 else None
-        api.http_port = http.port if http is not None else 0
-    except InputError:
-        if server is not None:
+        try:
+            http = serve_http(api, config.host, config.http_port, context, Console(api, ROUTES))
+        except InputError:
             server.stop(grace=None)
-        raise
-    if certificates is None and not is_loopback(config.host):
-        log.warning(tls.PLAIN, config.host)
-    arbiter.start()
-    if isinstance(arbiter.executor, RayExecutor):
-        _await_nodes(arbiter, arbiter.executor)
-    elif isinstance(arbiter.executor, FleetExecutor):
-        _await_gateway(arbiter, arbiter.executor)
-    if certificates is not None:
-        certificates.start()
-    if signs_in is not None:
-        signs_in.start()
+            raise
+        api.http_port = http.port
     endpoint = tls.endpoint(home, config, port, http.port if http else None, certificates, os.getpid())
-    write_endpoint(home, endpoint)
-    return Service(arbiter, endpoint, api, server, http, notifies.start() if notifies else None, certificates)
+    return Service(arbiter, endpoint, api, server, http, certificates=certificates)
 
 
 def _await_nodes(arbiter: Arbiter, executor: RayExecutor) -> None:
@@ -364,38 +372,38 @@ def serve_until_told(
     reload: Callable[[], Config] | None = None,
     safe: bool = False,
     without: Sequence[str] = (),
+    renewer: Renewer | None = None,
 ) -> None:
     """Run until SIGTERM or SIGINT, or until the arbiter breaks; then its error is raised. SIGHUP reloads the settings.
 
-    ``repairs`` : repair a damaged journal first; called with each sentence about what is lost. ``reload`` : reads the settings
-    again. ``safe``, ``without`` : as for ``Arbiter``.
+    The data directory is locked already. ``repairs`` : repair a damaged journal first; called with each sentence about what is
+    lost. ``reload``, ``safe``, ``without``, ``renewer`` : as for ``start``.
     """
     stop, hung_up = threading.Event(), threading.Event()
     take_more()
-    with only_one(home):
-        if repairs is not None:
-            machines = [host.machine for host in find_hosts(config)] if config.engine == "local" else []
-            repair(home / "journal.db", load_book(config.profiles, home / "profiles"), repairs, machines)
-        service = start(home, config, reload, safe=safe, without=without)
-        before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
-        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: hung_up.set())
-        try:
-            say(service)
-            report_state(READY)
-            while not stop.wait(0.5) and service.arbiter.broken is None:
-                if hung_up.is_set():
-                    hung_up.clear()
-                    _reload(service, reload or (lambda: config))
-            if stop.is_set():
-                _say_farewell(service, leave_jobs=leave_jobs)
-        finally:
-            broken = service.arbiter.broken
-            # What cannot decide any more should not stop jobs either: the next arbiter finds them running.
-            service.close(stop_jobs=not leave_jobs and broken is None)
-            for number, handler in before.items():
-                signal.signal(number, handler)
-        if broken is not None:
-            raise broken
+    if repairs is not None:
+        machines = [host.machine for host in find_hosts(config)] if config.engine == "local" else []
+        repair(home / "journal.db", load_book(config.profiles, home / "profiles"), repairs, machines)
+    service = start(home, config, reload, safe=safe, without=without, renewer=renewer)
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: hung_up.set())
+    try:
+        say(service)
+        report_state(READY)
+        while not stop.wait(0.5) and service.arbiter.broken is None:
+            if hung_up.is_set():
+                hung_up.clear()
+                _reload(service, reload or (lambda: config))
+        if stop.is_set():
+            _say_farewell(service, leave_jobs=leave_jobs)
+    finally:
+        broken = service.arbiter.broken
+        # What cannot decide any more should not stop jobs either: the next arbiter finds them running.
+        service.close(stop_jobs=not leave_jobs and broken is None)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if broken is not None:
+        raise broken
 
 
 def _reload(service: Service, reload: Callable[[], Config]) -> None:
