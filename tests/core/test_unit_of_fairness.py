@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from themis.core.app_lifecycle import add_app, finish_app, set_aside, take_back
 from themis.core.checkpoint import load, save
 from themis.core.fairness_unit import balance, set_unit
+from themis.core.job_lifecycle import END
 from themis.core.scheduler import Scheduler
 from themis.core.state import State
-from themis.core.tables import Status
 from themis.errors import UnknownName
 from themis.model.events import AppHeld, AppResumed, AppSubmitted, FairnessSet, MachineJoined
 from themis.model.log import LogWriter
@@ -173,7 +173,7 @@ def test_the_account_of_a_user_outlives_its_apps() -> None:
     state.lease(0, (0, 1), 0, 1e9, state.locality((0, 1)))
     state.advance(100.0)
     add_app(state, app("d", [job(1000.0, 2)], user="x"), 1.0)
-    state.release(0, Status.ENDED)
+    state.release(0, END)
     finish_app(state, 0, "completed")
     state.advance(150.0)
     received, entitled, rate = balance(state, np.array([3, 1, 2]))

@@ -2,7 +2,7 @@
 
 Links lead somewhere, make targets exist, names of the page of papers are in the source, defaults of settings are those of
 the code, modules have a docstring, words are plain, no module imports itself by way of others, and unsteady tests exist.
-ARCHITECTURE.md quotes the decision as it is, and one module alone looks at kinds of answers.
+ARCHITECTURE.md quotes the decision as it is, one module alone looks at kinds of answers, and one changes jobs' statuses.
 """
 
 from __future__ import annotations
@@ -164,6 +164,18 @@ def kinds_of_answers(package: Path) -> Iterator[str]:
                 yield f"{name}:{node.lineno}: asks for the kind of an answer; core/intend.py does"  # type: ignore[attr-defined]
 
 
+def assigned_statuses(package: Path) -> Iterator[str]:
+    """Assignments to the column of jobs' statuses outside of the table of its transitions."""
+    for path in sorted((package / "core").glob("*.py")):
+        if path.name == "job_lifecycle.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            for target in (part for whole in targets for part in ast.walk(whole)):
+                if isinstance(target, ast.Subscript) and getattr(target.value, "attr", "") == "status":
+                    yield f"{path.relative_to(package)}:{target.lineno}: assigns a status; core/job_lifecycle.py moves it"
+
+
 def wrong_unsteady() -> Iterator[str]:
     """A line of ``tests/unsteady.txt`` that is not allowed."""
     try:
@@ -185,6 +197,7 @@ def findings() -> Iterator[str]:
     yield from wrong_unsteady()
     yield from changed_quote(ROOT)
     yield from kinds_of_answers(PACKAGE)
+    yield from assigned_statuses(PACKAGE)
 
 
 def main() -> int:

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 from circles import circles
-from lint import broken_links, changed_quote, commands, kinds_of_answers, silent_modules, unknown_targets
+from lint import (
+    assigned_statuses,
+    broken_links,
+    changed_quote,
+    commands,
+    kinds_of_answers,
+    silent_modules,
+    unknown_targets,
+)
 
 from tiers import unsteady
 
@@ -60,6 +68,12 @@ def test_a_module_that_asks_for_the_kind_of_an_answer_is_found(tmp_path: Path) -
     write(tmp_path, "report/a.py", asks)
     write(tmp_path, "report/b.py", "def f(a: GpuGrant) -> bool:\n    return isinstance(a, Ask)\n")
     assert [line.partition(": ")[0] for line in kinds_of_answers(tmp_path)] == ["report/a.py:1", "report/a.py:4"]
+
+
+def test_an_assignment_to_a_status_outside_of_the_table_is_found(tmp_path: Path) -> None:
+    write(tmp_path, "core/job_lifecycle.py", "status[j] = t.status[j] = 1\n")
+    write(tmp_path, "core/state.py", "x = t.status[j]\nt.status[j], t.gpus[j] = 1, 0\ns.jobs.status[s.x == 1] = 2\n")
+    assert [line.partition(": ")[0] for line in assigned_statuses(tmp_path)] == ["core/state.py:2", "core/state.py:3"]
 
 
 def test_circles_are_found() -> None:

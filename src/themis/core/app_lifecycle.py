@@ -9,7 +9,7 @@ import numpy as np
 
 from themis.core import fairness_unit, phases, reference, regimes
 from themis.core.state import State
-from themis.core.tables import ENDED, WAITING
+from themis.core.tables import ENDED
 from themis.fairness.finish_time import t_id_exact, t_id_paper
 from themis.model.events import AppFinished
 from themis.model.snapshot import Kind
@@ -67,7 +67,7 @@ def _fill_app(state: State, a: int, app: App, weight: float, rows: slice) -> Non
 
 def _fill_job(state: State, j: int, a: int, job: Job, target: float, total: float) -> None:
     t = state.jobs
-    t.app[j], t.status[j] = a, WAITING
+    t.app[j] = a
     t.gpus_min[j], t.gpus_max[j], t.total[j] = job.gpus_min, job.gpus_max, total
     t.loss_a[j], t.loss_b[j] = job.loss.a, job.loss.b
     t.synced[j] = t.since[j] = state.now

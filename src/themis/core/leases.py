@@ -10,9 +10,10 @@ from operator import itemgetter
 from typing import TypeAlias
 
 from themis.core import regimes
+from themis.core.job_lifecycle import RELEASE, JobChange
 from themis.core.placed_gangs import Placed
 from themis.core.state import EPS, State
-from themis.core.tables import ENDED, WAITING
+from themis.core.tables import ENDED
 from themis.errors import InvariantBroken
 from themis.model.events import Command, Grant, JobStopped, Renew, Revoke
 from themis.model.units import NONE, Seconds, next_tick
@@ -62,7 +63,7 @@ class Leases:
                 wanted.add(j)
         over = {*expiring, *(j for j in wanted if j in holds)} - renewed
         for j in sorted(over):
-            self.revoke(j, "moved" if j in wanted else "expired", WAITING)
+            self.revoke(j, "moved" if j in wanted else "expired", RELEASE)
         ends, apps, targets, out = one.until, one.app, one.target, self.out
         for j, _, _, until in renewals:
             ends[j] = until
@@ -78,12 +79,12 @@ class Leases:
             until += now - by  # the answer took longer than the lease that it gives
         return max(next_tick(until, tick_s), now + EPS) if tick_s else until
 
-    def revoke(self, j: int, cause: str, status: int) -> Freed:
-        """End a lease; returns what the job held. A gang that was started must still let go."""
+    def revoke(self, j: int, cause: str, change: JobChange) -> Freed:
+        """End a lease because of this change; returns what the job held. A gang that was started must still let go."""
         s = self.state
         t = s.jobs.one
         freed = s.job_gpus[j], t.until[j], s.job_seat[j]
-        s.release(j, status)
+        s.release(j, change)
         if j in self.held_back:
             self._forget(j)
             return freed
@@ -132,7 +133,7 @@ class Leases:
             if not s.runs(j, event.attempt):
                 return False
             # It was not asked to stop: the gang died, or ended to be run again. It waits for another lease.
-            s.release(j, WAITING)
+            s.release(j, RELEASE)
             cause = "own" if event.own else "failed"
             self.out.append(Revoke(app=int(s.jobs.app[j]), job=j, attempt=event.attempt, cause=cause))
         left = s.vacate(j)

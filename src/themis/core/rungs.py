@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from themis.core import regimes
+from themis.core.job_lifecycle import END, JobChange, move
 from themis.core.phases import phase_column
 from themis.core.state import State
 from themis.core.tables import Status
@@ -30,7 +29,8 @@ def _next_rung(state: State, a: int, bracket: Halving, jobs: Int) -> list[int]:
     t, b, rung = state.jobs, int(state.jobs.bracket[jobs[0]]), int(state.jobs.rung[jobs[0]]) + 1
     on = survivors(t.loss[jobs], bracket.rungs[rung].jobs)
     target = Halving(rungs=bracket.rungs[: rung + 1]).steps
-    t.status[jobs] = np.where(on, Status.WAITING, Status.ENDED)
+    for j, promoted in zip(jobs.tolist(), on.tolist()):
+        move(t, j, JobChange.PROMOTE if promoted else END, state.now)
     t.rung[jobs[on]] = rung
     for j in jobs[on].tolist():
         regimes.set_target(state, j, target)

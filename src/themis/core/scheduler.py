@@ -15,6 +15,7 @@ import numpy as np
 from themis.core import app_lifecycle, changes, fairness_unit, phases, reference, regimes, rungs
 from themis.core import take_snapshot as snapshots
 from themis.core.decision import Decider
+from themis.core.job_lifecycle import END, RELEASE, JobChange, move
 from themis.core.leases import Freed
 from themis.core.packed import unpack
 from themis.core.placed_gangs import Placed
@@ -231,10 +232,7 @@ class Scheduler(Decider):
         regimes.report(s, j, event.steps)
         s.jobs.loss[j] = event.loss
         complete = event.steps >= s.jobs.total[j] - 1e-6
-        cause, status, freed = ("finished", Status.ENDED, []) if complete else ("rung", Status.PAUSED, [])
-        if s.jobs.status[j] == Status.RUNNING:
-            freed = [self.leases.revoke(j, cause, status)]
-        s.jobs.status[j] = status
+        freed = self._move(j, "finished", END) if complete else self._move(j, "rung", JobChange.PAUSE)
         if complete:
             self._end(j, "completed")
         self._after(a, freed, self._poor(j, event.loss))
@@ -307,8 +305,7 @@ class Scheduler(Decider):
     def _give_up(self, j: int, verdict: Verdict) -> list[Freed]:
         """Curve stopping ends a job; returns what it held."""
         s = self.state
-        freed = [self.leases.revoke(j, "stopped", Status.ENDED)] if s.jobs.status[j] == Status.RUNNING else []
-        s.jobs.status[j] = Status.ENDED
+        freed = self._move(j, "stopped", END)
         s.curves.forget_job(j)
         self.out.append(
             CurveStopped(
@@ -343,6 +340,20 @@ class Scheduler(Decider):
         if job != NONE:
             self.leases.grant(Placed(job=job, gpus=gpus, seat=seat, until=until))
 
+    def _move(self, j: int, cause: str, change: JobChange) -> list[Freed]:
+        """Change a job's status; one that runs loses its lease for this cause. Returns what it held."""
+        s = self.state
+        if s.jobs.status[j] == Status.RUNNING:
+            return [self.leases.revoke(j, cause, change)]
+        move(s.jobs, j, change, s.now)
+        return []
+
+    def _move_all(self, a: int, those: tuple[Status, ...], change: JobChange, cause: str = "") -> None:
+        """The same for an app's jobs in these statuses."""
+        for j in self.state.app_jobs(a).tolist():
+            if self.state.jobs.status[j] in those:
+                self._move(j, cause, change)
+
     def _end(self, j: int, outcome: str) -> None:
         s = self.state
         s.jobs_in_system -= 1
@@ -369,12 +380,9 @@ class Scheduler(Decider):
         if s.apps.held[a]:
             app_lifecycle.take_back(s, a)
         for j in s.app_jobs(a).tolist():
-            if s.jobs.status[j] == Status.ENDED:
-                continue
-            if s.jobs.status[j] == Status.RUNNING:
-                self.leases.revoke(j, "cancelled", Status.ENDED)
-            s.jobs.status[j] = Status.ENDED
-            self._end(j, "cancelled")
+            if s.jobs.status[j] != Status.ENDED:
+                self._move(j, "cancelled", END)
+                self._end(j, "cancelled")
         s.plan = None
         self._finish(a, "cancelled")
 
@@ -386,8 +394,7 @@ class Scheduler(Decider):
         held = bool(s.apps.held[a])
         if held:
             app_lifecycle.take_back(s, a)
-        freed = [self.leases.revoke(j, cause, Status.ENDED)] if s.jobs.status[j] == Status.RUNNING else []
-        s.jobs.status[j] = Status.ENDED
+        freed = self._move(j, cause, END)
         s.curves.forget_job(j)
         s.failed.add(a)
         self._end(j, "failed")
@@ -399,8 +406,7 @@ class Scheduler(Decider):
         """After something happened to a held app: it stays held, and so do jobs that a rung's end let go on."""
         s = self.state
         if s.apps.active[a]:
-            jobs = s.app_jobs(a)
-            s.jobs.status[jobs[s.jobs.status[jobs] == Status.WAITING]] = Status.HELD
+            self._move_all(a, (Status.WAITING,), JobChange.HOLD)
             app_lifecycle.set_aside(s, a)
 
     def _set_quota(self, event: QuotaSet) -> None:
@@ -415,19 +421,14 @@ class Scheduler(Decider):
         if not s.apps.held[a]:
             return
         app_lifecycle.take_back(s, a)
-        jobs = s.app_jobs(a)
-        s.jobs.status[jobs[s.jobs.status[jobs] == Status.HELD]] = Status.WAITING
+        self._move_all(a, (Status.HELD,), JobChange.RESUME)
         s.plan = None
 
     def _hold(self, a: int) -> None:
         s = self.state
         if s.apps.held[a] or not s.apps.active[a]:
             return
-        for j in s.app_jobs(a).tolist():
-            if s.jobs.status[j] == Status.RUNNING:
-                self.leases.revoke(j, "held", Status.HELD)
-            elif s.jobs.status[j] == Status.WAITING:
-                s.jobs.status[j] = Status.HELD
+        self._move_all(a, (Status.WAITING, Status.RUNNING), JobChange.HOLD, "held")
         s.apps.stale[a] = 1
         s.plan = None
         app_lifecycle.set_aside(s, a)
@@ -442,7 +443,7 @@ class Scheduler(Decider):
         elif event.machine is not None and event.machine not in s.quarantined_machines:
             s.quarantined_machines.add(event.machine)
             for j in s.running_on(event.machine):
-                self.leases.revoke(j, "moved", Status.WAITING)
+                self.leases.revoke(j, "moved", RELEASE)
             s.draining.pop(event.machine, None)
             reference.advance(s)
             if s.machine_up[event.machine]:
@@ -461,7 +462,7 @@ class Scheduler(Decider):
         """Nothing is known to run as it is believed to; what does is stopped and waits for another lease."""
         s = self.state
         for j in sorted(s.job_gpus):
-            self.leases.revoke(j, "expired", Status.WAITING)
+            self.leases.revoke(j, "expired", RELEASE)
         for j, attempt in event.attempts:
             if j < s.jobs.size:
                 s.jobs.attempt[j] = max(int(s.jobs.attempt[j]), attempt)
@@ -470,7 +471,7 @@ class Scheduler(Decider):
     def _machine_failed(self, machine: int) -> None:
         s = self.state
         for j in s.running_on(machine):
-            self.leases.revoke(j, "failed", Status.WAITING)
+            self.leases.revoke(j, "failed", RELEASE)
         reference.advance(s)
         s.set_machine_up(machine, False)
         s.plan = None
@@ -484,7 +485,7 @@ class Scheduler(Decider):
         s.draining[event.machine] = event.until
         for j in s.running_on(event.machine):
             if j in self.leases.held_back:
-                self.leases.revoke(j, "failed", Status.WAITING)  # it has not started there
+                self.leases.revoke(j, "failed", RELEASE)  # it has not started there
                 continue
             # No other job can use these GPUs; those of other machines are not withheld for longer than was agreed.
             ends = [s.draining.get(n, -math.inf) for n in s.gpu_machine[list(s.job_gpus[j])].tolist()]
@@ -496,7 +497,7 @@ class Scheduler(Decider):
         s.withhold(event.machine, event.gpus, event.pids, event.reason)
         for j in s.running_on(event.machine):
             if j in self.leases.held_back and not set(event.gpus).isdisjoint(s.job_gpus[j]):
-                self.leases.revoke(j, "failed", Status.WAITING)  # it has not started there
+                self.leases.revoke(j, "failed", RELEASE)  # it has not started there
 
     # ---- what users change -------------------------------------------------------------------------------------------
 
@@ -515,6 +516,6 @@ class Scheduler(Decider):
         gone = set(s.gpus_of[n][event.gpus :])
         for j in s.running_on(n):
             if not gone.isdisjoint(s.job_gpus[j]):
-                self.leases.revoke(j, "moved", Status.WAITING)
+                self.leases.revoke(j, "moved", RELEASE)
         s.resize_machine(n, event.gpus)
         s.plan = None

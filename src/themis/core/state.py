@@ -17,6 +17,7 @@ from typing import Any, Self
 import numpy as np
 
 from themis.core.curve_stopping import Curves
+from themis.core.job_lifecycle import GRANT, JobChange, move
 from themis.core.learning import Measured
 from themis.core.machines import Machines
 from themis.core.rounds import Rounds
@@ -417,13 +418,14 @@ class State(Machines):
         for g in gpus:
             leased_to[g, seat] = j
         self.job_gpus[j], self.job_seat[j] = gpus, seat
-        t.status[j], t.until[j], t.locality[j], t.gpus[j] = RUNNING, until, locality, size
+        move(self.jobs, j, GRANT, now)
+        t.until[j], t.locality[j], t.gpus[j] = until, locality, size
         t.gpu_type[j] = self.type_of[self.machine_of[gpus[0]]]
         t.attempt[j] += 1
         t.since[j] = now
 
-    def release(self, j: int, status: int) -> None:
-        """Take a running job's lease away; its service is added up."""
+    def release(self, j: int, change: JobChange) -> None:
+        """Take a running job's lease away because of this change; its service is added up."""
         t, apps, now = self.jobs.one, self.apps.one, self.now
         a, leased_to = t.app[j], self.leased_to
         gpus, seat = self.job_gpus.pop(j), self.job_seat.pop(j)
@@ -437,7 +439,8 @@ class State(Machines):
         self.received[j, t.gpu_type[j]] += held
         for g in gpus:
             leased_to[g, seat] = NONE
-        t.status[j], t.gpus[j], t.until[j], t.since[j] = status, 0, _NEVER, now
+        move(self.jobs, j, change, now)
+        t.gpus[j], t.until[j], t.since[j] = 0, _NEVER, now
 
     def occupy(self, j: int, gpus: tuple[int, ...], seat: int) -> None:
         """The job's processes are about to be on these GPUs."""

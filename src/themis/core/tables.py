@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import field
 from enum import IntEnum
@@ -17,7 +18,7 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 class Status(IntEnum):
-    """Where a job is; only the first two can use GPUs now."""
+    """Where a job is; only the first two can use GPUs now. ``core.job_lifecycle`` has the transitions; a new row waits."""
 
     WAITING = 0
     RUNNING = 1
@@ -29,6 +30,9 @@ class Status(IntEnum):
 
 WAITING, RUNNING, ENDED = int(Status.WAITING), int(Status.RUNNING), int(Status.ENDED)
 """As plain numbers, for what is asked a million times: a member of an enumeration takes ten times as long to look up."""
+
+RECENT = 4096
+"""Changes of statuses that are remembered."""
 
 OUTCOMES = ("", "completed", "stopped", "cancelled", "failed")
 """How a job ended, as ``JobEnded`` says it; the column has the position."""
@@ -257,3 +261,8 @@ class Jobs(Table):
     """How it ended, a position in ``OUTCOMES``; 0 while it has not, or where an older version ended it."""
     order: Int
     """Below 0 where its app's own scheduler said in which order its jobs get gangs: the lowest first."""
+
+    def __init__(self, capacity: int = 64) -> None:
+        super().__init__(capacity)
+        self.changes: deque[tuple[float, int, IntEnum]] = deque(maxlen=RECENT)
+        """The latest changes of statuses, (time, job, change): for messages about faults alone (``core.job_lifecycle``)."""
