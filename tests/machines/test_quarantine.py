@@ -10,7 +10,8 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,8 @@ from themis.errors import InputError
 from themis.machines.agent import means
 from themis.machines.agent.cells import KINDS, NONE
 from themis.machines.agent.foreign import numbers_agree
-from themis.machines.engines.program import AttemptEnded, Ending
+from themis.machines.agent.system import SYSTEM
+from themis.machines.engines.program import AttemptEnded, Ending, GangIntrudes
 from themis.model.events import GpusWithheld, JobStarted, JobStopped
 
 pytestmark = pytest.mark.slow
@@ -93,8 +95,6 @@ def test_a_gpu_with_a_process_that_cannot_be_ended_is_withheld_until_it_is_gone(
 
 def sleeper(keeper: int) -> int | None:
     """The gang's process that sleeps in a session of its own, as this machine counts."""
-    from themis.machines.agent.system import SYSTEM
-
     for pid in SYSTEM.descendants(keeper):
         try:
             if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"sleep\0001000") and os.getsid(pid) == pid:
@@ -104,9 +104,8 @@ def sleeper(keeper: int) -> int | None:
     return None
 
 
-def test_a_gpu_with_a_process_that_is_no_jobs_is_withheld_and_one_with_a_jobs_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """A stand-in for NVML in the agents; the function says which processes are on which GPU."""
     if not numbers_agree():
         pytest.skip("NVML's pids mean nothing in a PID namespace of its own")
     (tmp_path / "nvml").mkdir()
@@ -120,6 +119,13 @@ def test_a_gpu_with_a_process_that_is_no_jobs_is_withheld_and_one_with_a_jobs_is
     report()
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "nvml"), prepend=os.pathsep)
     monkeypatch.setenv("NVML_SAYS", str(says))
+    return report
+
+
+def test_a_gpu_with_a_process_that_is_no_jobs_is_withheld_and_one_with_a_jobs_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = nvml(tmp_path, monkeypatch)
     with (
         subprocess.Popen(["sleep", "1000"]) as stranger,
         live(tmp_path / "run", shell("exec sleep 1000"), 2, settings=LONG, devices=("GPU0", "GPU1")) as world,
@@ -135,3 +141,29 @@ def test_a_gpu_with_a_process_that_is_no_jobs_is_withheld_and_one_with_a_jobs_is
         assert world.until(GpusWithheld) == GpusWithheld(machine=0, gpus=())
         world.executor.submit(revoke(1))
         world.until(JobStopped)
+
+
+def test_a_gang_on_a_gpu_that_it_does_not_hold_is_named_and_no_gpu_is_withheld(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = nvml(tmp_path, monkeypatch)
+    programs = {job: shell("sleep 1000 & wait") for job in range(3)}
+    with live(tmp_path / "run", programs, 3, settings=LONG, devices=("GPU0", "GPU1", "GPU2")) as world:
+        # Jobs 1 and 2 share a GPU, each with a seat of its own.
+        for job, gpus in ((0, (0,)), (1, (1, 2)), (2, (1, 2))):
+            world.executor.submit(replace(grant(1, gpus, job=job), seat=job // 2))
+            world.until(JobStarted, lambda event, job=job: event.job == job)
+        keepers = [int((world.root / f"nodes/m0/tasks/job{job}-attempt1/lock").read_text()) for job in range(3)]
+        wait_until(
+            lambda: [len(SYSTEM.descendants(keeper)) >= 2 for keeper in keepers] == [True] * 3, "each has a child"
+        )
+        own = [max(SYSTEM.descendants(keeper)) for keeper in keepers]
+        report(GPU0=[own[0]], GPU1=[own[0], own[1], own[2]], GPU2=own[1:])
+        found = world.until(GangIntrudes)
+        assert found == GangIntrudes(app=0, job=0, attempt=1, machine=0, gpus=(1,), pids=(own[0],))
+        report(GPU0=[own[0]], GPU1=own[1:], GPU2=own[1:])
+        assert world.until(GangIntrudes) == replace(found, gpus=(), pids=())
+        assert not [event for event in world.heard if isinstance(event, GpusWithheld)]
+        for job in range(3):
+            world.executor.submit(revoke(1, job=job))
+            world.until(JobStopped)

@@ -137,6 +137,7 @@ RECORDS: list[Record] = [
     e.JobsOrdered(app=2, jobs=(9, 7)),
     e.AccountingSet(prices=(("V100", 2.5), ("*", 1.0)), currency="EUR", groups=(("ann", "lab"),), zone="Europe/Berlin"),
     e.GpusIdle(job=3, attempt=2, gpu_seconds=120.5, by="nvml", action="warned"),
+    e.GpusIntruded(job=3, attempt=2, machine=1, gpus=(8, 9), pids=(4711,)),
     e.MachineReturned(machine=1),
     e.MachineDraining(machine=1, until=9.5),
     e.MachineDraining(machine=1),

@@ -7,10 +7,12 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from processes import PATIENCE_S, wait_until
@@ -18,7 +20,7 @@ from themis.client.client import Client, user_name
 from themis.core.state import State
 from themis.errors import InputError
 from themis.model.cluster import Machine
-from themis.model.events import AppFinished, Grant, MachineFailed, QuotaSet, Revoke
+from themis.model.events import AppFinished, GpusIntruded, Grant, MachineFailed, QuotaSet, Revoke
 from themis.model.settings import Settings
 from themis.service.engine.config import Config, Notify
 from themis.service.operations.notify import ADMINS, HOUR, Mailbox, Notification, Watcher, sender
@@ -121,6 +123,20 @@ def test_an_app_that_waits_for_long_after_it_lost_its_gpus_is_told_once() -> Non
     w.see(210.0, revoke(0, 0, "expired"))
     w.see(220.0, grant(0, 0))
     assert w.overdue(900.0) == []
+
+
+def test_a_gang_on_gpus_that_it_does_not_hold_is_reported_to_its_user_and_to_administrators() -> None:
+    w, found = watcher(), GpusIntruded(job=0, attempt=1, machine=0, gpus=(1,), pids=(4711, 4712))
+    w.state().jobs.app = np.zeros(1, dtype=np.int64)
+    sent = w.see(0.0, found)
+    assert [(m.user, m.title) for m in sent] == [
+        ("u", "app 0, one, uses GPUs that it does not hold"),
+        (ADMINS, "app 0, one, uses GPUs that it does not hold"),
+    ]
+    assert {m.text for m in sent} == {
+        "GPU 1 of m0 is used by processes 4711, 4712 of app 0 (one), which does not hold it."
+    }
+    assert w.see(9.0, replace(found, gpus=(), pids=())) == watcher(events=("failed",)).see(0.0, found) == []
 
 
 def test_what_concerns_no_user_goes_to_administrators_and_only_what_is_asked_for() -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from fake import World, request, world
 
 from themis.cli.table_columns import NODES
+from themis.client import themis_pb2 as pb
 from themis.client.as_json import as_dict
 from themis.core.scheduler import Scheduler
-from themis.model.events import GpusWithheld, Grant, JobStarted, JobStopped
+from themis.machines.engines.program import GangIntrudes
+from themis.model.events import GpusIntruded, GpusWithheld, Grant, JobStarted, JobStopped
+from themis.model.log import decode
 from themis.service.api import views
 from themis.service.api.submission import submit
+from themis.service.engine.journal import read_records
 
 LEFT = GpusWithheld(machine=1, gpus=(2, 3), pids=(4711,), reason="job9-attempt1 left it")
 
@@ -98,3 +103,34 @@ def test_a_state_file_holds_them(tmp_path: Path) -> None:
         core = w.arbiter.engine.core
         fresh = Scheduler(w.arbiter.book, core.settings, core.pace, core.needs)
         assert checkpoint.load(checkpoint.save(core), fresh).state.withheld == core.state.withheld
+
+
+def test_a_gang_on_anothers_gpu_is_named_in_its_own_warning_and_the_holder_keeps_its_gpu(tmp_path: Path) -> None:
+    with world(tmp_path, 2) as w:
+        for name in ("a", "b"):
+            enter(w, name)
+        held = w.held()
+        (mine,), (theirs,) = held[0], held[1]
+        found = GangIntrudes(app=0, job=0, attempt=1, machine=0, gpus=(theirs,), pids=(4711,))
+
+        def warnings() -> list[str]:
+            return [str(app.warning) for app in w.ask(lambda a: views.apps(a, pb.AppsRequest())).apps]
+
+        def recorded() -> list[GpusIntruded]:
+            rows = read_records(w.arbiter.journal.path, 0, 1000)
+            return [record for _, _, kind, line in rows if kind == "GpusIntruded" and (record := decode(line)[1])]  # type: ignore[misc]
+
+        w.say(found, found)
+        sentence = f"GPU {theirs} of m0 is used by process 4711 of app 0 (a), which does not hold it"
+        assert warnings() == [sentence, ""]
+        assert recorded() == [GpusIntruded(job=0, attempt=1, machine=0, gpus=(theirs,), pids=(4711,))]
+        w.turn(5.0)
+        assert w.held() == held
+        assert w.arbiter.state.withheld == {}
+        w.say(replace(found, gpus=(), pids=()))
+        assert warnings() == ["", ""]
+        assert len(recorded()) == 2
+        w.say(found)
+        w.say(JobStopped(job=0, attempt=1, steps=0.0))
+        assert "GPU" not in " ".join(warnings())
+        assert mine != theirs

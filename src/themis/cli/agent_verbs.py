@@ -27,6 +27,8 @@ State = Annotated[
     ),
 ]
 
+ROOT = "Folder for tasks and logs"
+
 
 def join(
     address: Annotated[str, argument(metavar="HOST:PORT", help="Where the service serves machines.")],
@@ -36,9 +38,7 @@ def join(
     label: Annotated[
         list[str], option(metavar="KEY=VALUE", help="rack=NAME or gpu_type=NAME of this machine; repeatable.")
     ] = [],  # noqa: B006 - it is only read
-    root: Annotated[
-        Path | None, option(metavar="DIR", help="Folder for tasks and logs (default: /var/tmp/themis-agent/NAME).")
-    ] = None,
+    root: Annotated[Path | None, option(metavar="DIR", help=f"{ROOT} (default: /var/tmp/themis-agent/NAME).")] = None,
     state: State = None,
 ) -> None:
     """Make this machine one of a service's machines.
@@ -62,15 +62,23 @@ def join(
     )
 
 
-def run(state: State = None) -> None:
+def run(
+    root: Annotated[
+        Path | None, option(metavar="DIR", help=f"{ROOT} from now on (default: that of themis agent join).")
+    ] = None,
+    state: State = None,
+) -> None:
     """Serve as the machine that joined, until Ctrl-C or SIGTERM; its jobs go on as long as its lease.
 
     Example: [cyan]themis agent run[/cyan]
     """
-    from themis.machines.agent.identity import state_folder
+    from themis.machines.agent.identity import relocate, state_folder
     from themis.machines.agent.remote import serve
 
-    serve(state or state_folder())
+    folder = state or state_folder()
+    if root is not None:
+        relocate(folder, root)
+    serve(folder)
 
 
 def install(state: State = None) -> None:

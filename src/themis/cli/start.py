@@ -32,10 +32,10 @@ LIGHT: Mapping[str, str] = {
     "resume": "act",
     "drain": "act",
     "undrain": "act",
-    "agent join": "agent",
-    "agent run": "agent",
-    "agent token": "agent",
-    "agent remove": "agent",
+    "agent join": "agent_verbs",
+    "agent run": "agent_verbs",
+    "agent token": "agent_verbs",
+    "agent remove": "agent_verbs",
 }
 """Verbs whose modules load quickly: no typer, rich, gRPC, pydantic or numpy until they are needed."""
 

@@ -40,6 +40,7 @@ from themis.model.events import (
     Event,
     FairnessSet,
     GpusIdle,
+    GpusIntruded,
     GpusWithheld,
     JobDelayed,
     JobEnded,
@@ -128,7 +129,7 @@ class Scheduler(Decider):
             case Wake():
                 self.settle()
                 return
-            case AgentBid() | Compacted() | AccountingSet() | GpusIdle():
+            case AgentBid() | Compacted() | AccountingSet() | GpusIdle() | GpusIntruded():
                 return
             case JobsOrdered():
                 self._ordered(event)

@@ -428,6 +428,20 @@ class GpusIdle:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GpusIntruded:
+    """Processes of a gang are on these GPUs of a machine, which it does not hold; none once they left them.
+
+    ``gpus`` : ids in the cluster. ``pids`` : the processes, some of them where there are many.
+    """
+
+    job: int
+    attempt: int
+    machine: int
+    gpus: tuple[int, ...]
+    pids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobsOrdered:
     """An app's own scheduler wants its waiting jobs to get gangs in this order, before any that it does not name."""
 
@@ -480,6 +494,7 @@ Event: TypeAlias = (
     | JobsOrdered
     | AccountingSet
     | GpusIdle
+    | GpusIntruded
     | Compacted
     | GpusWithheld
 )

@@ -75,6 +75,7 @@ _FLAT = (
     events.GpusWithheld,
     events.AccountingSet,
     events.GpusIdle,
+    events.GpusIntruded,
 )
 
 
@@ -338,6 +339,7 @@ _DECODERS: Mapping[str, Callable[[Fields], Record]] = MappingProxyType(
             **{**d, "prices": tuple(map(tuple, d["prices"])), "groups": tuple(map(tuple, d["groups"]))}
         ),
         "QuotaSet": lambda d: events.QuotaSet(**{**d, "users": tuple(d["users"])}),
+        "GpusIntruded": lambda d: events.GpusIntruded(**{**d, "gpus": tuple(d["gpus"]), "pids": tuple(d["pids"])}),
         "GpusWithheld": lambda d: events.GpusWithheld(
             **{**d, "gpus": tuple(d["gpus"]), "pids": tuple(d.get("pids", ()))}
         ),

@@ -1,21 +1,27 @@
-"""Processes on this machine's GPUs that belong to no gang, as NVML reports them: a job placed there would share its GPU."""
+"""Processes on this machine's GPUs that belong to no gang, or to a gang that does not hold the GPU, as NVML reports them.
+
+A job placed on a GPU with a process of no gang would share it, so that GPU is withheld. A gang on a GPU that it does not hold is
+reported only: if such GPUs were withheld, one user could take all of them out of service.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from themis.limits import IDS
-from themis.machines.agent.messages import Occupied
+from themis.machines.agent.messages import Intrusion, Occupied, TaskSpec
 from themis.machines.agent.system import SYSTEM, clock
 
 LOOK_S = 5.0
 """Seconds between two looks. A process counts when two looks in a row see it: one that just ended is listed for a moment."""
 INIT_NAMESPACE = "pid:[4026531836]"
 """The machine's own PID namespace, in whose numbers NVML reports (the kernel's PROC_PID_INIT_INO)."""
+MOST_PIDS = 16
+"""Of one gang on one GPU that are named."""
 HELPERS = frozenset({"nvidia-cuda-mps", "nvidia-persiste", "dcgm", "nv-hostengine"})
 """Services of NVIDIA's that work for all jobs on a GPU, by the 15 characters that Linux keeps of a name."""
 
@@ -26,12 +32,14 @@ class Foreign:
     Parameters
     ----------
     devices : UUIDs of the machine's GPUs, by position; without any, nothing is looked at.
-    ours : pids of every process of this machine's gangs; asked only where NVML reports processes.
+    tasks_of : of some pids, those of this machine's gangs, each with its gang's task; asked only where NVML reports processes.
     """
 
-    def __init__(self, devices: Sequence[str], ours: Callable[[], set[int]]) -> None:
-        self.devices, self.ours = tuple(devices), ours
+    def __init__(self, devices: Sequence[str], tasks_of: Callable[[set[int]], Mapping[int, TaskSpec]]) -> None:
+        self.devices, self.tasks_of = tuple(devices), tasks_of
         self.found: tuple[Occupied, ...] = ()
+        self.intrusions: tuple[Intrusion, ...] = ()
+        """Processes of gangs on GPUs that other gangs may hold, at the last look. Gangs that share a GPU both hold it."""
         self._due, self._before = 0.0, [set[int]() for _ in self.devices]
         self._nvml: Any = None
         if self.devices and numbers_agree():
@@ -42,25 +50,35 @@ class Foreign:
                 self._nvml = pynvml
 
     def look(self) -> tuple[Occupied, ...]:
-        """Each GPU that has such processes, with them; looked up anew every ``LOOK_S``."""
+        """Each GPU with processes of no gang, with them; every ``LOOK_S`` it is looked up again."""
         if self._nvml is None or clock() < self._due:
             return self.found
         self._due = clock() + LOOK_S
         seen = [self._on(device) for device in self.devices]
         if any(seen):
-            ours = self.ours()
-            names = {pid: _name(pid) for pid, _, state in SYSTEM.processes() if state not in "ZX" and pid not in ours}
-            seen = [{pid for pid in pids if pid in names and names[pid] not in HELPERS} for pids in seen]
+            alive = {pid for pid, _, state in SYSTEM.processes() if state not in "ZX"}
+            seen = [{pid for pid in pids & alive if _name(pid) not in HELPERS} for pids in seen]
         both = [now & before for now, before in zip(seen, self._before)]
         self._before = seen
+        of = self.tasks_of(set().union(*both)) if any(both) else {}
+        strangers = [pids - of.keys() for pids in both]
         self.found = tuple(
             Occupied(
                 gpus=(slot,),
                 pids=tuple(sorted(pids))[: IDS.most],
                 reason=f"not of this service, on {self.devices[slot]}",
             )
-            for slot, pids in enumerate(both)
+            for slot, pids in enumerate(strangers)
             if pids
+        )
+        elsewhere: dict[tuple[str, int], list[int]] = {}
+        for slot, pids in enumerate(both):
+            for pid in sorted(pids & of.keys()):
+                if of[pid].slots and slot not in of[pid].slots:
+                    elsewhere.setdefault((of[pid].task, slot), []).append(pid)
+        self.intrusions = tuple(
+            Intrusion(task=task, gpu=slot, pids=tuple(pids[:MOST_PIDS]))
+            for (task, slot), pids in sorted(elsewhere.items())
         )
         return self.found
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from themis.errors import InputError
 from themis.machines.agent.frames import Certificate, Joined
+from themis.machines.agent.locks import inhabited
 from themis.machines.agent.messages import ProtocolError, build
 
 SERVER_NAME = "themis-fleet"
@@ -94,6 +95,24 @@ def load(state: Path) -> Identity:
     except (OSError, ValueError, ProtocolError) as error:
         raise InputError(f"{path} cannot be read ({error}); remove {state}, and join the machine again.") from None
     return found
+
+
+def relocate(state: Path, root: Path) -> None:
+    """Keep this machine's tasks and logs in another folder from now on.
+
+    Raises
+    ------
+    InputError : none joined from there, or its agent or its jobs still run in the folder of before.
+    """
+    machine, new = load(state), str(root.absolute())
+    if new == machine.root:
+        return
+    if inhabited(Path(machine.root)):
+        raise InputError(
+            f"--root is {new}, and the agent of machine {machine.name}, or one of its jobs, still runs in {machine.root}; wait "
+            "until they ended, or leave out --root."
+        )
+    write(state / "machine.json", json.dumps(dataclasses.asdict(dataclasses.replace(machine, root=new)), indent=1))
 
 
 def write(path: Path, text: str) -> None:

@@ -1,6 +1,6 @@
 """What the arbiter and a node agent send each other: frozen dataclasses, independent of how they travel.
 
-    agent -> arbiter    Hello, Renew, TaskState, TaskReport, TaskRuns, TaskIdle, GpusOccupied, Fetch, FindCopy, Upload
+    agent -> arbiter    Hello, Renew, TaskState, TaskReport, TaskRuns, TaskIdle, GpusOccupied, Intrusions, Fetch, FindCopy, Upload
     arbiter -> agent    Lease, Prepare, Go, Stop, Forget, Piece, CopyFound, Uploaded, Rejected
     bridge  -> arbiter  NodeFound, NodeLeaves, NodeLies
     arbiter -> bridge   EndNodes, NodeReleased
@@ -233,6 +233,22 @@ class GpusOccupied:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Intrusion:
+    """Processes of a task on a GPU of this machine, by position, that the task's gang does not hold."""
+
+    task: Name
+    gpu: Annotated[int, limits.GPU_INDEX]
+    pids: Annotated[tuple[Annotated[int, limits.PID], ...], limits.RUNS]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intrusions:
+    """All such processes as they stand now; empty once there are none."""
+
+    items: Annotated[tuple[Intrusion, ...], MANY] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
     """First message of a connection: who I am and everything that I keep."""
 
@@ -249,6 +265,7 @@ class Hello:
     limits: Names = ()
     """What of jobs is limited there: memory, cpus, processes, devices (``machines.agent.means``)."""
     occupied: Annotated[tuple[Occupied, ...], MANY] = ()
+    intrusions: Annotated[tuple[Intrusion, ...], MANY] = ()
     protocol: Count = 1
     """That the agent speaks: it leaves out what it does not know of a task, which must then not be given to it."""
 
@@ -425,6 +442,7 @@ Message: TypeAlias = (
     | TaskRuns
     | TaskIdle
     | GpusOccupied
+    | Intrusions
     | Fetch
     | Piece
     | FindCopy

@@ -34,6 +34,8 @@ from themis.machines.agent.messages import (
     Go,
     GpusOccupied,
     Hello,
+    Intrusion,
+    Intrusions,
     Lease,
     Message,
     Occupied,
@@ -121,6 +123,8 @@ class NodeAgent:
     """When each unanswered ``Renew`` went out."""
     occupied: tuple[Occupied, ...] = ()
     """As the arbiter received it last."""
+    intrusions: tuple[Intrusion, ...] = ()
+    """Likewise."""
     forgotten: set[str] = field(default_factory=set)
     """Tasks that may be dropped once nothing of them lives."""
     sequence: int = 0
@@ -140,7 +144,7 @@ class NodeAgent:
     health: Health = field(init=False)
 
     def __post_init__(self) -> None:
-        self.foreign = Foreign(self.settings.devices, self._ours)
+        self.foreign = Foreign(self.settings.devices, self._tasks_of)
         self.idleness = Idleness(self.settings.devices)
         self.health = Health(self.settings.root, self.settings.devices, self.system)
         self.saving = Saving(self.system)
@@ -353,11 +357,19 @@ class NodeAgent:
         )
         return left + self.foreign.look() + self.health.look()
 
-    def _ours(self) -> set[int]:
-        """Every process of the gangs here, those that a gang left among them."""
-        tasks = self.tasks.values()
-        below = self.system.descendants(*filter(None, (task.supervisor_pid() for task in tasks)))
-        return below.union(*(task.cell.pids() | task.left for task in tasks))
+    def _tasks_of(self, pids: set[int]) -> dict[int, TaskSpec]:
+        """Those of the processes that belong to a gang here, or were left by it, with its task."""
+        parents = {pid: parent for pid, parent, _ in self.system.processes()}
+        above = {pid: task.spec for task in self.tasks.values() if (pid := task.supervisor_pid())}
+        inside = {pid: task.spec for task in self.tasks.values() for pid in task.cell.pids() | task.left}
+        found = {pid: inside[pid] for pid in pids & inside.keys()}
+        for pid in pids - inside.keys():
+            ancestor = pid
+            while ancestor in parents and ancestor not in above:
+                ancestor = parents[ancestor]
+            if ancestor in above:
+                found[pid] = above[ancestor]
+        return found
 
     def _say(self, name: str, word: dict[str, object]) -> None:
         if name in self.tasks:
@@ -376,6 +388,7 @@ class NodeAgent:
             own = trust(self.settings.allow_root)
             nice = os.getpriority(os.PRIO_PROCESS, 0)
             self.occupied, means = self._occupied(states), self.settings.means
+            self.intrusions = self.foreign.intrusions
             self.channel.send(
                 Hello(
                     node=self.settings.node,
@@ -386,6 +399,7 @@ class NodeAgent:
                     containment=means.containment,
                     limits=means.limits,
                     occupied=self.occupied,
+                    intrusions=self.intrusions,
                     protocol=PROTOCOL,
                 )
             )
@@ -410,6 +424,9 @@ class NodeAgent:
         if (occupied := self._occupied(states.values())) != self.occupied:
             self.channel.send(GpusOccupied(items=occupied))
             self.occupied = occupied
+        if self.foreign.intrusions != self.intrusions:
+            self.channel.send(Intrusions(items=self.foreign.intrusions))
+            self.intrusions = self.foreign.intrusions
         for name, task in self.tasks.items():
             # The state first: what a rank reported before it ended then never arrives after its end.
             state = states[name]

@@ -105,6 +105,8 @@ class Gang:
     check: int = 0
     """Last check of curve stopping that was passed on."""
     reported_at: Seconds = -math.inf
+    intrudes: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """GPUs that its processes are on and that it does not hold, by machine."""
     neighbours_at: Seconds = -math.inf
     """When another gang last came to its GPUs, or left them."""
 

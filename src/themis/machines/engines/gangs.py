@@ -25,6 +25,8 @@ from themis.machines.agent.messages import (
     Go,
     GpusOccupied,
     Hello,
+    Intrusion,
+    Intrusions,
     Lease,
     Message,
     Occupied,
@@ -42,7 +44,15 @@ from themis.machines.engines.endings import Pace, how_it_ended
 from themis.machines.engines.gang import Gang, GangPart, Node, too_old, went_wrong
 from themis.machines.engines.gang_lifecycle import MISSING, Action, GangEvent, GangState, Goal, PartState, transition
 from themis.machines.engines.hosts import NO_TARGET, TASK, Host, NodeSettings, task_name, task_specs
-from themis.machines.engines.program import AttemptEnded, Ending, MachineRejected, Note, Programs, RunReported
+from themis.machines.engines.program import (
+    AttemptEnded,
+    Ending,
+    GangIntrudes,
+    MachineRejected,
+    Note,
+    Programs,
+    RunReported,
+)
 from themis.machines.engines.progress import measurement, progress_events
 from themis.model.events import (
     Command,
@@ -283,17 +293,21 @@ class Gangs:
         match message:
             case Hello():
                 self._check_own(machine, message)
-                self._check_gpus(machine, message.occupied)
+                self._check_gpus(machine, [item.gpus for item in message.occupied])
+                self._check_gpus(machine, [(item.gpu,) for item in message.intrusions])
                 self._hello(machine, message, now)
             case Renew():
                 self._renewed(machine, message, now)
             case TaskState():
                 self._state(machine, message)
             case GpusOccupied():
-                self._check_gpus(machine, message.items)
+                self._check_gpus(machine, [item.gpus for item in message.items])
                 self._occupied(machine, message.items)
             case TaskReport():
                 self._report(machine, message, now)
+            case Intrusions():
+                self._check_gpus(machine, [(item.gpu,) for item in message.items])
+                self._intrusions(machine, message.items)
             case TaskIdle():
                 self._idle(machine, message)
             case TaskRuns():
@@ -313,14 +327,14 @@ class Gangs:
         if hello.node != self.hosts[machine].machine.name:
             raise ProtocolError(f"it speaks for machine {hello.node!r}, which it may not.")
 
-    def _check_gpus(self, machine: int, items: tuple[Occupied, ...]) -> None:
+    def _check_gpus(self, machine: int, named: Sequence[Sequence[int]]) -> None:
         """GPUs of a message are the machine's, those included that it had, and each is named once."""
-        known = sum(n == machine for n, _ in self.places) if items else 0
-        for item in items:
-            wrong = sorted(gpu for gpu in set(item.gpus) if gpu >= known or item.gpus.count(gpu) > 1)
+        known = sum(n == machine for n, _ in self.places) if named else 0
+        for gpus in named:
+            wrong = sorted(gpu for gpu in set(gpus) if gpu >= known or gpus.count(gpu) > 1)
             if wrong:
                 raise ProtocolError(
-                    f"it names GPUs {', '.join(map(str, item.gpus[:8]))}, expected each once, from 0 to {known - 1}."
+                    f"it names GPUs {', '.join(map(str, gpus[:8]))}, expected each once, from 0 to {known - 1}."
                 )
 
     def _hello(self, machine: int, hello: Hello, now: Seconds) -> None:
@@ -337,6 +351,7 @@ class Gangs:
             self._report(machine, report, now)
         for state in hello.tasks:
             self._state(machine, state)
+        self._intrusions(machine, hello.intrusions)
         for gang in [g for g in self.gangs.values() if machine in g.parts and not g.ended]:
             part = gang.parts[machine]
             if part.known and not part.ended and part.spec.task not in kept:
@@ -351,7 +366,7 @@ class Gangs:
         if node.occupied == items:
             return
         node.occupied = items
-        here = [g for g, (n, _) in enumerate(self.places) if n == machine][: node.host.machine.gpus]
+        here = self._gpus_of(machine)
         parts = [range(len(here)) if item.whole else item.gpus for item in items]
         slots = sorted({slot for part in parts for slot in part if slot < len(here)})
         pids = sorted({pid for item in items for pid in item.pids})
@@ -359,6 +374,30 @@ class Gangs:
         self.out.append(
             GpusWithheld(machine=machine, gpus=tuple(here[s] for s in slots), pids=tuple(pids), reason=reason)
         )
+
+    def _gpus_of(self, machine: int) -> list[int]:
+        """Ids of a machine's GPUs, by position there."""
+        return [g for g, (n, _) in enumerate(self.places) if n == machine][: self.nodes[machine].host.machine.gpus]
+
+    def _intrusions(self, machine: int, items: tuple[Intrusion, ...]) -> None:
+        """Gangs on GPUs that they do not hold; reported where that changed."""
+        here, found = self._gpus_of(machine), dict[str, dict[int, set[int]]]()
+        for item in items:
+            if item.gpu < len(here):
+                found.setdefault(item.task, {}).setdefault(here[item.gpu], set()).update(item.pids)
+        for gang in self.gangs.values():
+            if machine not in gang.parts or gang.ended:
+                continue
+            on = {
+                g: pids for g, pids in found.get(gang.parts[machine].spec.task, {}).items() if g not in gang.grant.gpus
+            }
+            if gang.intrudes.get(machine, ()) == (gpus := tuple(sorted(on))):
+                continue
+            gang.intrudes[machine] = gpus
+            grant, pids = gang.grant, tuple(sorted(set().union(*on.values())))
+            self.out.append(
+                GangIntrudes(app=grant.app, job=grant.job, attempt=grant.attempt, machine=machine, gpus=gpus, pids=pids)
+            )
 
     def _renewed(self, machine: int, renew: Renew, now: Seconds) -> None:
         node = self.nodes[machine]

@@ -233,6 +233,18 @@ class GangIdle:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GangIntrudes:
+    """A gang's processes are on these GPUs of a machine, which it does not hold; none once they left them."""
+
+    app: int
+    job: int
+    attempt: int
+    machine: int
+    gpus: tuple[int, ...]
+    pids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunReported:
     """A job reported its run in a tracker, ``mlflow`` or ``wandb``."""
 
@@ -251,7 +263,7 @@ class MachineRejected:
     reason: str
 
 
-Note = AttemptEnded | Measurement | GangIdle | RunReported | MachineRejected
+Note = AttemptEnded | Measurement | GangIdle | GangIntrudes | RunReported | MachineRejected
 """What the arbiter hears of gangs that is no event."""
 
 

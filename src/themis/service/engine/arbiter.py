@@ -32,6 +32,7 @@ from themis.machines.engines.program import (
     AttemptEnded,
     Ending,
     GangIdle,
+    GangIntrudes,
     MachineRejected,
     Measurement,
     Program,
@@ -530,6 +531,8 @@ class Arbiter:
                 self._learn_speed(item, now)
             case GangIdle():
                 self.housekeeping.idle_gpus(item, now)
+            case GangIntrudes():
+                self.housekeeping.intrudes(item, now)
             case RunReported():
                 self.journal.add_run_id(item.app, item.job, item.attempt, item.tracker, item.run)
             case WakeUp():

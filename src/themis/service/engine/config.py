@@ -40,7 +40,7 @@ class Budget:
     per: str = "month"
 
 
-NOTICES = ("finished", "failed", "preempted", "idle", "budget", "machine_lost", "disk")
+NOTICES = ("finished", "failed", "preempted", "idle", "intrusion", "budget", "machine_lost", "disk")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,19 +6,21 @@ transactions.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 
 from themis.core.fairness_unit import groups_of
 from themis.core.state import State
 from themis.errors import InputError
 from themis.jobs import After, When, decide
-from themis.machines.engines.program import ABSENT, AttemptEnded, GangIdle
+from themis.machines.engines.program import ABSENT, AttemptEnded, GangIdle, GangIntrudes
 from themis.model.events import (
     AppCancelled,
     AppHeld,
     AppResumed,
     Event,
     GpusIdle,
+    GpusIntruded,
     JobDelayed,
     JobGivenUp,
     JobReached,
@@ -34,6 +36,8 @@ from themis.service.engine.budgets import PREFIX, Budgets
 from themis.service.engine.config import Config
 from themis.service.engine.engine import Engine
 from themis.service.engine.journal import Entry, Journal, Options
+
+log = logging.getLogger("themis.service")
 
 
 class Housekeeping:
@@ -57,6 +61,8 @@ class Housekeeping:
         """When the walltime of a job that runs is used up."""
         self.idle: dict[int, tuple[GangIdle, Seconds]] = {}
         """Jobs that were warned of idle GPUs: the last report and when it came."""
+        self.intrusions: dict[tuple[int, int], GangIntrudes] = {}
+        """Gangs on GPUs that they do not hold, by job and machine."""
         self.lost: set[int] = set()
         """Machines whose lease lapsed, whether or not they are drained."""
         self.check_dependencies = True
@@ -107,6 +113,7 @@ class Housekeeping:
             case JobStopped() | JobReached():
                 self.until.pop(event.job, None)
                 self.idle.pop(event.job, None)
+                self.intrusions = {key: found for key, found in self.intrusions.items() if key[0] != event.job}
             case _:
                 pass
 
@@ -132,6 +139,26 @@ class Housekeeping:
             limit = _words(self.config.idle_cancel_s)
             self.journal.give_reason(idle.app, f"{self._idle_words(idle, now, now)}, and idle_cancel is {limit}")
             self.engine.feed(AppCancelled(app=idle.app), now)
+
+    def intrudes(self, found: GangIntrudes, now: Seconds) -> None:
+        """A gang's processes are on GPUs that it does not hold: recorded, and reported to its user and to administrators."""
+        key = found.job, found.machine
+        known = self.intrusions.get(key)
+        if not self.state.apps.active[found.app] or found.gpus == (known.gpus if known is not None else ()):
+            return
+        self.intrusions.pop(key, None)
+        if found.gpus:
+            self.intrusions[key] = found
+            log.warning("%s", "; ".join(intrusion_words(self.state, found)))
+        self.engine.feed(
+            GpusIntruded(job=found.job, attempt=found.attempt, machine=found.machine, gpus=found.gpus, pids=found.pids),
+            now,
+        )
+
+    def intrusion_warning(self, app: int) -> str:
+        """Which GPUs an app uses that it does not hold, in words; empty if none."""
+        own = [found for _, found in sorted(self.intrusions.items()) if found.app == app]
+        return "; ".join(sentence for found in own for sentence in intrusion_words(self.state, found))
 
     def idle_warning(self, app: int, now: Seconds) -> str:
         """Which GPUs of an app did nothing for longer than ``idle_warn_s``, in words; empty if none."""
@@ -346,3 +373,12 @@ def _words(seconds: Seconds) -> str:
     minutes, left = divmod(rest, 60)
     parts = [f"{hours:.0f}h" if hours else "", f"{minutes:.0f}m" if minutes else "", f"{left:g}s" if left else ""]
     return "".join(parts) or "0s"
+
+
+def intrusion_words(state: State, found: GangIntrudes | GpusIntruded) -> list[str]:
+    """What a gang does on GPUs that it does not hold, a sentence without its full stop for each GPU."""
+    here, app = state.gpus_of[found.machine], int(state.jobs.app[found.job])
+    by = f"process {found.pids[0]}" if len(found.pids) == 1 else f"processes {', '.join(map(str, found.pids))}"
+    whose = f"app {app} ({state.app_specs[app].name}), which does not hold it"
+    name = state.machines[found.machine].name
+    return [f"GPU {here.index(gpu)} of {name} is used by {by} of {whose}" for gpu in found.gpus if gpu in here]

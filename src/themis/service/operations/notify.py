@@ -1,4 +1,4 @@
-"""Notifications by apprise: apps that ended or wait for long, lost machines, idle GPUs, budgets, a disk that is nearly full.
+"""Notifications by apprise: apps that ended, wait for long or misuse GPUs, lost machines, budgets, a disk that is nearly full.
 
 A thread of its own follows the journal's records and sends what they say, so the arbiter never waits for a receiver. It remembers
 the last record that it read (``notified`` in the data directory), so a restart repeats nothing.
@@ -13,17 +13,27 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from themis.core.state import State
 from themis.errors import InputError, counted
-from themis.model.events import AppFinished, GpusIdle, Grant, MachineFailed, Quarantined, QuotaSet, Revoke
+from themis.model.events import (
+    AppFinished,
+    GpusIdle,
+    GpusIntruded,
+    Grant,
+    MachineFailed,
+    Quarantined,
+    QuotaSet,
+    Revoke,
+)
 from themis.model.log import decode
 from themis.model.units import Seconds
 from themis.service.engine.arbiter import Arbiter
 from themis.service.engine.budgets import PREFIX
 from themis.service.engine.config import Notify
+from themis.service.engine.housekeeping import intrusion_words
 from themis.service.engine.journal import read_reason, read_records
 
 POLL_S: Seconds = 1.0
@@ -115,6 +125,11 @@ class Watcher:
                 app = int(self.state().jobs.app[record.job])
                 done = "is cancelled: its" if record.action == "cancelled" else "holds"
                 return [self._of(app, f"{done} idle GPUs", "Its GPUs do nothing; `themis show` says for how long.")]
+            case GpusIntruded(gpus=[_, *_]) if "intrusion" in self.settings.events:
+                app = int(self.state().jobs.app[record.job])
+                own = self._of(app, "uses GPUs that it does not hold", "")
+                text = ". ".join(intrusion_words(self.state(), record)) + "."
+                return [replace(own, user=user, text=text) for user in (own.user, ADMINS)]
             case QuotaSet(gpus=0) if record.name.startswith(PREFIX) and "budget" in self.settings.events:
                 name = record.name.removeprefix(PREFIX)
                 text = f"The budget of {name} is used up; jobs wait until it is renewed."
@@ -245,7 +260,9 @@ class Notifier:
                 self._ending.wait(DISK_S)
 
 
-SEEN = frozenset(kind.__name__ for kind in (AppFinished, Grant, Revoke, MachineFailed, GpusIdle, QuotaSet, Quarantined))
+SEEN = frozenset(
+    kind.__name__ for kind in (AppFinished, Grant, Revoke, MachineFailed, GpusIdle, GpusIntruded, QuotaSet, Quarantined)
+)
 
 
 def notifier(arbiter: Arbiter, settings: Notify) -> Notifier | None:
