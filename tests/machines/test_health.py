@@ -177,6 +177,6 @@ def test_an_agent_reports_a_fault_and_that_it_has_gone(tmp_path: Path) -> None:
         found = world.until(GpusWithheld)
         assert (found.gpus, found.pids, found.reason) == ((1,), (), "simulated: XID 79")
         (node / FAULTS).write_text("disk full\n")
-        assert world.until(GpusWithheld).gpus == (0, 1)
+        assert world.until(GpusWithheld).gpus == (1,), "the job that runs may go on"
         (node / FAULTS).unlink()
         assert world.until(GpusWithheld) == GpusWithheld(machine=0, gpus=())

@@ -17,6 +17,7 @@ from themis.errors import InputError
 from themis.machines.agent.channel import ChannelClosed, SocketChannel, connect, listen
 from themis.machines.agent.environment import rank_env
 from themis.machines.agent.messages import (
+    DiskUse,
     Forget,
     Go,
     Hello,
@@ -29,6 +30,8 @@ from themis.machines.agent.messages import (
     TaskReport,
     TaskSpec,
     TaskState,
+    TaskUse,
+    Tell,
     decode,
     encode,
 )
@@ -73,6 +76,8 @@ MESSAGES: tuple[Message, ...] = (
     Prepare(spec=SPEC),
     Go(task="t", env={"MASTER_PORT": "1"}),
     Stop(task="t", cause="expired", grace_s=1.5),
+    DiskUse(disk="d", free=1, size=2, tasks=(TaskUse(task="t", bytes=1, grew=0, seconds=1.0),)),
+    Tell(task="t", message="m"),
     Forget(task="t"),
 )
 

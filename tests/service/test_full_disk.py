@@ -264,6 +264,46 @@ def test_on_a_full_disk_the_administrator_cancels_and_submissions_are_refused(sm
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("fills", ["$THEMIS_CHECKPOINT_DIR/x", "unlinked"])
+def test_a_users_job_that_fills_the_disk_is_stopped_and_named_and_others_go_on(
+    small: Path, tmp_path: Path, fills: str
+) -> None:
+    daemon = Daemon(small / "home", settings=(*QUICK, "single_trust=true"))
+    daemon.up()
+    try:
+        with Client(small / "home", patience_s=0.5) as client:
+            wal = small / "home" / "journal.db-wal"
+            wait_until(lambda: wal.exists() and wal.stat().st_size > 1 << 20, "the journal has its reserve")
+            counts = tmp_path / "counts"
+            count = f"touch {counts}; while :; do echo $THEMIS_ATTEMPT >> {counts}; sleep 0.05; done"
+            other = client.run(["sh", "-c", count], user="ann", gpus=1).app
+            wait_until(lambda: counts.exists() and counts.stat().st_size > 0, "the other user's job runs")
+            fill_up = (
+                f"dd if=/dev/zero of={fills} bs=64k"
+                if fills.startswith("$")
+                else f"exec 3>{small}/y; rm {small}/y; cat /dev/zero >&3"
+            )
+            bad = client.run(["sh", "-c", f"{fill_up}; sleep 1000"], user="eve", gpus=1).app
+            wait_until(lambda: client.show(bad).app.state == "held", "who fills the disk is stopped")
+            found = client.show(bad)
+            assert "user eve fills the disk of" in found.sentence
+            assert "user eve fills the disk of" in found.jobs[0].attempts[-1].message
+            assert found.jobs[0].attempts[-1].cause == "disk_quota"
+            before = len(counts.read_text().split())
+            # Ten of its leases.
+            wait_until(lambda: len(counts.read_text().split()) > before + 400, "the other user's job runs on")
+            assert set(counts.read_text().split()) == {"1"}
+            client.cancel(bad)
+            client.cancel(other)
+            wait_until(lambda: client.show(other).app.gpus == 0, "both are over")
+        assert "of user eve is held: user eve fills the disk" in daemon.said()
+    finally:
+        assert daemon.down() == 0
+    export(small / "home" / "journal.db", tmp_path / "log.jsonl")
+    assert replay(tmp_path / "log.jsonl").difference is None
+
+
+@pytest.mark.slow
 def test_a_service_without_a_reserve_keeps_its_jobs_and_goes_on(small: Path, tmp_path: Path) -> None:
     daemon = Daemon(small / "home", settings=(*QUICK, "journal_reserve=0"))
     daemon.up()

@@ -95,6 +95,9 @@ def test_every_key_of_the_file_arrives(tmp_path: Path) -> None:
         copies_quota: 5 MiB
         copies_keep: 2d
         node_cache: 3 MiB
+        journal_reserve: 1 MiB
+        user_disk: 50%
+        disk_reserve: 0
         setup: 1m
         notify: {admins: ["json://127.0.0.1:9"], users: {u: ["json://127.0.0.1:9"]}, events: [failed]}
         oidc: {issuer: "https://sso.example.org", client_id: themis}

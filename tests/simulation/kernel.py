@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -218,6 +218,9 @@ class Kernel(System):
 
     def disk(self, path: Path) -> tuple[int, int, int | None]:
         return 1 << 40, 1 << 40, None
+
+    def unlinked(self, pids: Iterable[int], path: Path) -> int:
+        return 0
 
     def kill(self, pid: int, number: int) -> None:
         self.spent += STRIDE

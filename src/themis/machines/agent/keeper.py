@@ -494,7 +494,10 @@ class Supervisor:
             elif "stop" in order:
                 # Who ended before the signal ended by itself, also if nothing checked it since.
                 self._over()
-                self.stop(order["stop"], float(order["grace_s"]))
+                self.stop(order["stop"], float(order["grace_s"]), str(order.get("message", "")))
+            elif "tell" in order:
+                for rank in self.ranks[:1]:
+                    rank.log.write(f"themis: {order['tell']}\n".encode())
 
     def _pump(self, rank: Rank) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -780,7 +783,7 @@ def notes(status: RanksStatus, task: dict[str, Any], refused: int = 0) -> Iterat
         )
     if status.killed and status.began:
         yield f"what had not ended {task['grace_s']:g} s after {task['stop_signal']} was killed; see grace_s"
-    asked = status.cause not in ("", "peer", "absent", "not_started", "machine", "memory")
+    asked = status.cause not in ("", "peer", "absent", "not_started", "machine", "memory", "disk_quota")
     if asked and status.began and not status.saved:
         lost = status.ended - status.began
         yield (

@@ -1,7 +1,8 @@
 """What the arbiter and a node agent send each other: frozen dataclasses, independent of how they travel.
 
-    agent -> arbiter    Hello, Renew, TaskState, TaskReport, TaskRuns, TaskIdle, GpusOccupied, Intrusions, Fetch, FindCopy, Upload
-    arbiter -> agent    Lease, Prepare, Go, Stop, Forget, Piece, CopyFound, Uploaded, Rejected
+    agent -> arbiter    Hello, Renew, TaskState, TaskReport, TaskRuns, TaskIdle, GpusOccupied, Intrusions, DiskUse,
+                        Fetch, FindCopy, Upload
+    arbiter -> agent    Lease, Prepare, Go, Stop, Tell, Forget, Piece, CopyFound, Uploaded, Rejected
     bridge  -> arbiter  NodeFound, NodeLeaves, NodeLies
     arbiter -> bridge   EndNodes, NodeReleased
 
@@ -27,9 +28,9 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 from themis import limits
 from themis.errors import InputError
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Raised when one side no longer understands the other's last version. 2: files, packages, launchers and checkpoints of jobs.
-3: copies of checkpoints and outputs that the service keeps."""
+3: copies of checkpoints and outputs that the service keeps. 4: what tasks have on the disk."""
 THROUGH_SERVICE = "themis://"
 """The ``checkpoint_url`` of checkpoints that are copied through the service."""
 NEARLY_URL = re.compile(r"[a-z][a-z0-9+.-]{1,30}:/")
@@ -216,7 +217,7 @@ class TaskIdle:
 class Occupied:
     """GPUs of this machine, by position, that cannot be given to a gang now: these processes live on them, or they are sick.
 
-    ``reason`` says why. ``whole`` : all GPUs of the machine.
+    ``reason`` says why. ``whole`` : all GPUs of the machine but ``gpus``, whose gangs run on.
     """
 
     gpus: Annotated[tuple[Annotated[int, limits.GPU_INDEX], ...], MANY]
@@ -246,6 +247,26 @@ class Intrusions:
     """All such processes as they stand now; empty once there are none."""
 
     items: Annotated[tuple[Intrusion, ...], MANY] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskUse:
+    """Of a task: bytes in the folders that the service made, and how much they and the user's own grew in so many seconds."""
+
+    task: Name
+    bytes: Bytes
+    grew: Bytes
+    seconds: Seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskUse:
+    """Of the disk of an agent's folder: which it is, bytes that are free and all bytes, and what each task that runs has there."""
+
+    disk: Name
+    free: Bytes
+    size: Bytes
+    tasks: Annotated[tuple[TaskUse, ...], MANY] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,11 +354,20 @@ class Go:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Signal, wait for the grace, kill. A repeated stop may only shorten the grace."""
+    """Signal, wait for the grace, kill. A repeated stop may only shorten the grace. ``message`` : for the job's owner."""
 
     task: str
     cause: str
     grace_s: float
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tell:
+    """A line for the log of the task's first rank."""
+
+    task: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -443,6 +473,7 @@ Message: TypeAlias = (
     | TaskIdle
     | GpusOccupied
     | Intrusions
+    | DiskUse
     | Fetch
     | Piece
     | FindCopy
@@ -453,6 +484,7 @@ Message: TypeAlias = (
     | Prepare
     | Go
     | Stop
+    | Tell
     | Forget
     | Rejected
     | NodeFound

@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from themis.errors import InputError
@@ -47,6 +47,7 @@ from themis.machines.agent.messages import (
     TaskRuns,
     TaskSpec,
     TaskState,
+    Tell,
     Uploaded,
 )
 from themis.machines.agent.removal import remove_later
@@ -54,6 +55,7 @@ from themis.machines.agent.rooms import sweep_rooms, trim_environments
 from themis.machines.agent.saving import Saving, note
 from themis.machines.agent.system import SYSTEM, System
 from themis.machines.agent.tasks import Task
+from themis.machines.agent.usage import Usage
 
 MACHINES_OWN = frozenset(
     (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
@@ -142,11 +144,13 @@ class NodeAgent:
     foreign: Foreign = field(init=False)
     idleness: Idleness = field(init=False)
     health: Health = field(init=False)
+    usage: Usage = field(init=False)
 
     def __post_init__(self) -> None:
         self.foreign = Foreign(self.settings.devices, self._tasks_of)
         self.idleness = Idleness(self.settings.devices)
         self.health = Health(self.settings.root, self.settings.devices, self.system)
+        self.usage = Usage(self.settings.root, self.system)
         self.saving = Saving(self.system)
         self.arrivals = Arrivals(self.settings.root, self.settings.cache_bytes, self.system)
 
@@ -244,7 +248,9 @@ class NodeAgent:
             case Stop():
                 if (dropped := self.arrivals.drop(message.task)) is not None:
                     self._refuse(dropped, message.cause, "")
-                self._say(message.task, {"stop": message.cause, "grace_s": message.grace_s})
+                self._say(message.task, {"stop": message.cause, "grace_s": message.grace_s, "message": message.message})
+            case Tell():
+                self._say(message.task, {"tell": message.message})
             case Forget():
                 self._forget(message.task)
             case Rejected(reason=reason):
@@ -355,7 +361,12 @@ class NodeAgent:
             for name, task in sorted(self.tasks.items())
             if task.left and name in ended
         )
-        return left + self.foreign.look() + self.health.look()
+        held = tuple(
+            sorted({slot for name, task in self.tasks.items() if name not in ended for slot in task.spec.slots})
+        )
+        # A gang that runs needs no room of the machine's to run on: a full disk takes its GPUs from nobody.
+        sick = tuple(replace(one, gpus=held) if one.whole else one for one in self.health.look())
+        return left + self.foreign.look() + sick
 
     def _tasks_of(self, pids: set[int]) -> dict[int, TaskSpec]:
         """Those of the processes that belong to a gang here, or were left by it, with its task."""
@@ -442,6 +453,9 @@ class NodeAgent:
         training = {name: self.tasks[name].spec.slots for name, state in states.items() if state.phase == "running"}
         for idle in self.idleness.look(training):
             self.channel.send(idle)
+        alive = [name for name, state in states.items() if state.phase in ("prepared", "running", "stopping")]
+        if (use := self.usage.look(self.tasks, alive)) is not None:
+            self.channel.send(use)
         for name in self.arrivals.waiting:
             if name not in self.reported:
                 self.reported[name] = TaskState(task=name, phase="preparing")

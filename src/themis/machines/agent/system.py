@@ -14,8 +14,9 @@ import fcntl
 import os
 import select
 import signal
+import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, NoReturn, Protocol
 
@@ -164,6 +165,20 @@ class System:
         found = os.statvfs(path)
         inodes = found.f_favail if found.f_files else None
         return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize, inodes
+
+    def unlinked(self, pids: Iterable[int], path: Path) -> int:
+        """Bytes of files without a name that these processes have open on the disk of a path."""
+        found: dict[int, int] = {}
+        with contextlib.suppress(OSError):
+            device = os.stat(path).st_dev
+            for pid in pids:
+                with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as files:
+                    for file in files:
+                        with contextlib.suppress(OSError):
+                            there = os.stat(file.path)
+                            if stat.S_ISREG(there.st_mode) and not there.st_nlink and there.st_dev == device:
+                                found[there.st_ino] = 512 * there.st_blocks
+        return sum(found.values())
 
     def free_port(self) -> int:
         """A port of this machine that no process listens on now; 0 where 200 of them are taken."""

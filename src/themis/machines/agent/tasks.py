@@ -246,6 +246,11 @@ class Task:
                 return self.process.pid if self.process else int((self.folder / "lock").read_text())
         return 0
 
+    def processes(self) -> set[int]:
+        """Every process of the gang here, those that it left among them."""
+        pid = self.supervisor_pid()
+        return (self.system.descendants(pid) if pid else set()) | self.cell.pids() | self.left
+
     def _sweep(self, raw: dict[str, Any]) -> None:
         """End what a dead supervisor's gang left; ``left`` is what still lives.
 

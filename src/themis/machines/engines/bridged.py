@@ -51,6 +51,7 @@ class BridgedExecutor(LocalExecutor):
     Machines are announced by ``MachineJoined``; the scheduler gives each the next id and answers with ``join``.
     """
 
+    one_host = False
     bridge_log = "bridge.log"
     mirrored = True
     """What ranks write is copied to the folder below ``root``."""

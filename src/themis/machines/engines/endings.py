@@ -48,7 +48,8 @@ def how_it_ended(gang: Gang, *, saved: float, pace: Pace | None, gpu_type: str) 
         steps=_steps(gang, reason.ending, saved, pace, gpu_type),
         saved=any(s.saved for s in states),
         killed=any(s.killed for s in states),
-        message=next((s.message for s in states if s.message), "")
+        message=gang.why
+        or next((s.message for s in states if s.message), "")
         or reason.unsaved
         or lost_work(reason.asked, gang, states),
     )

@@ -93,6 +93,8 @@ class Gang:
     state: GangState = GangState.PREPARING
     cause: str = ""
     """Why it is stopped; empty while it is not."""
+    why: str = ""
+    """The same in a sentence for its owner, where there is more to say."""
     started: bool = False
     """Its ``JobStarted`` is written, by this arbiter or by one before it."""
     report: TaskReport | None = None

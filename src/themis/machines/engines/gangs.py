@@ -21,6 +21,7 @@ from themis.errors import InvariantBroken
 from themis.machines.agent.environment import gang_env
 from themis.machines.agent.keeper import PEERS_S
 from themis.machines.agent.messages import (
+    DiskUse,
     Forget,
     Go,
     GpusOccupied,
@@ -39,13 +40,17 @@ from themis.machines.agent.messages import (
     TaskRuns,
     TaskSpec,
     TaskState,
+    Tell,
 )
+from themis.machines.engines.disks import Disks
 from themis.machines.engines.endings import Pace, how_it_ended
 from themis.machines.engines.gang import Gang, GangPart, Node, too_old, went_wrong
 from themis.machines.engines.gang_lifecycle import MISSING, Action, GangEvent, GangState, Goal, PartState, transition
 from themis.machines.engines.hosts import NO_TARGET, TASK, Host, NodeSettings, task_name, task_specs
 from themis.machines.engines.program import (
+    DISK,
     AttemptEnded,
+    DiskWarning,
     Ending,
     GangIntrudes,
     MachineRejected,
@@ -117,6 +122,7 @@ class Gangs:
         """By the name of its tasks, until its end is recorded."""
         self.out: list[Out] = []
         self.now = now
+        self.disks = Disks(settings.user_disk, settings.disk_reserve, lambda n: self.hosts[n].machine.name)
 
     def join(self, host: Host, now: Seconds) -> None:
         """One more machine, with the next id."""
@@ -312,6 +318,8 @@ class Gangs:
                 self._idle(machine, message)
             case TaskRuns():
                 self._runs(machine, message)
+            case DiskUse():
+                self._disk_use(machine, message, now)
             case _:
                 raise ProtocolError(f"it sends {type(message).__name__}, which no machine may.")
         return self._done()
@@ -319,6 +327,7 @@ class Gangs:
     def disconnected(self, machine: int) -> None:
         """The connection is lost; its lease goes on."""
         self.nodes[machine].ready = self.nodes[machine].connected = False
+        self.disks.forget(machine)
         for gang in self.gangs.values():
             if machine in gang.parts:
                 gang.parts[machine].sent = None
@@ -367,7 +376,7 @@ class Gangs:
             return
         node.occupied = items
         here = self._gpus_of(machine)
-        parts = [range(len(here)) if item.whole else item.gpus for item in items]
+        parts = [set(range(len(here))) - set(item.gpus) if item.whole else item.gpus for item in items]
         slots = sorted({slot for part in parts for slot in part if slot < len(here)})
         pids = sorted({pid for item in items for pid in item.pids})
         reason = "; ".join(item.reason for item in items)
@@ -481,6 +490,21 @@ class Gangs:
         gang = self.of_task.get(message.task)
         if gang is not None and gang.state is GangState.RUNNING and machine in gang.parts:
             gang.idle.measured(machine, message)
+
+    def _disk_use(self, machine: int, use: DiskUse, now: Seconds) -> None:
+        for told in self.disks.take(machine, use, self.of_task, now):
+            gang, grant = told.gang, told.gang.grant
+            if told.stop:
+                gang.why = told.sentence
+                self._happens(gang, GangEvent.PART_FAILED, DISK)
+                self._reconcile(gang)
+                continue
+            note = DiskWarning(app=grant.app, job=grant.job, attempt=grant.attempt, sentence=told.sentence)
+            self.out.append(note)
+            if told.sentence:
+                self._send(
+                    next(iter(gang.parts)), Tell(task=task_name(grant.job, grant.attempt), message=told.sentence)
+                )
 
     def _runs(self, machine: int, message: TaskRuns) -> None:
         gang = self.of_task.get(message.task)
@@ -605,8 +629,8 @@ class Gangs:
                 return Go(task=part.spec.task, env=env)
             case Goal.STOP:
                 grace = min(gang.program.grace_s, max(self._ends_at(gang) - self.now, 0.0))
-                grace = min(grace, PEERS_S) if gang.cause == "gang" else grace
-                return Stop(task=part.spec.task, cause=gang.cause, grace_s=grace)
+                grace = min(grace, PEERS_S) if gang.cause in ("gang", DISK) else grace
+                return Stop(task=part.spec.task, cause=gang.cause, grace_s=grace, message=gang.why)
 
     def _ends_at(self, gang: Gang) -> Seconds:
         """When the first of its machines is taken away."""

@@ -35,6 +35,8 @@ class NodeSettings:
     cache_bytes : of the bundles and environments on each machine.
     processes : most processes and threads of a gang, for each of its GPUs on a machine. ``inherits`` : variables that jobs get from
         the agents' environment, besides those that every job gets.
+    user_disk : of what a user's jobs have on one disk: bytes, or up to 1 a share of the disk; 0: no quota. ``disk_reserve`` : bytes
+        of each disk that are to stay free; 0: none.
     """
 
     lease_s: Seconds = 30.0
@@ -51,6 +53,8 @@ class NodeSettings:
     cache_bytes: int = 50 << 30
     processes: int = 4096
     inherits: tuple[str, ...] = ()
+    user_disk: float = 0.0
+    disk_reserve: int = 0
 
     def __post_init__(self) -> None:
         for name in ("lease_s", "renew_s", "prepare_s", "log_bytes"):

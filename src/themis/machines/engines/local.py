@@ -85,6 +85,9 @@ class LocalExecutor(Executor):
     renewer : answers agents until ``start``. ``version`` : of Themis; agents that another one left are replaced.
     """
 
+    one_host = True
+    """All agents are on this machine, and may share a disk."""
+
     def __init__(
         self,
         root: Path,
@@ -123,6 +126,7 @@ class LocalExecutor(Executor):
             pace=pace,
             lease_before_s=self._before.lease_s,
         )
+        self.gangs.disks.one_host = self.one_host
         self.agents: dict[int, subprocess.Popen[bytes]] = {}
         self._dismissed: list[subprocess.Popen[bytes]] = []
         """Agents of machines that were removed, which end."""

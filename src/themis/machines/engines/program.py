@@ -17,6 +17,8 @@ UNABLE = "machine"
 """Cause of an end where a machine had no room, processes or files left to start a gang."""
 ABSENT = "absent"
 """Cause of an end where the program or its folder is not on the machine, or not for the job's user."""
+DISK = "disk_quota"
+"""Cause of an end where the gang filled a disk, or its user has more there than the quota."""
 MEMORY = "memory"
 """Cause of an end where the gang exceeded the memory that its job asked for."""
 LAUNCHES = ("gpu", "machine")
@@ -263,7 +265,17 @@ class MachineRejected:
     reason: str
 
 
-Note = AttemptEnded | Measurement | GangIdle | GangIntrudes | RunReported | MachineRejected
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskWarning:
+    """A job's user has more on the disk of its machine than the quota; an empty ``sentence``: no more."""
+
+    app: int
+    job: int
+    attempt: int
+    sentence: str
+
+
+Note = AttemptEnded | Measurement | GangIdle | GangIntrudes | RunReported | MachineRejected | DiskWarning
 """What the arbiter hears of gangs that is no event."""
 
 
@@ -276,6 +288,8 @@ def ending_of(*, asked: bool, cause: str, code: int | None) -> Ending:
     cause : what its machine reported. ``code`` : the first exit code that was not 0, None if there was none.
     """
     if asked:
+        return Ending.STOPPED
+    if cause == DISK:
         return Ending.STOPPED
     if cause in ("lease", "lost", "keeper", UNABLE):
         return Ending.NODE_LOST

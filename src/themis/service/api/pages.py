@@ -233,7 +233,7 @@ PAGES: tuple[Page, ...] = (
     ),
     Page(
         path="/readyz",
-        text="Whether the service accepts submissions. 503 and why where it does not, as on a disk that is nearly full.",
+        text="Whether the service accepts submissions and decides. 503 and why where it does not, as on a full disk.",
         answer=lambda api, v: _status(api.arbiter.unready()),
         public=True,
         schema=_OK,

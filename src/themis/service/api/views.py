@@ -128,10 +128,10 @@ def _budget_words(arbiter: Arbiter, user: str, code: str) -> str:
 
 
 def _warning(arbiter: Arbiter, app: int, user: str) -> str:
-    """Budgets over their soft limit, idle GPUs, and use of GPUs of others; empty if there are none."""
+    """Budgets over their soft limit, idle GPUs, use of GPUs of others, quotas of disks; empty if there are none."""
     keeping, now = arbiter.housekeeping, arbiter.instant
     budget, idle = keeping.budgets.of(user, now, hard=False), keeping.idle_warning(app, now)
-    return "; ".join(filter(None, (budget, idle, keeping.intrusion_warning(app))))
+    return "; ".join(filter(None, (budget, idle, keeping.intrusion_warning(app), keeping.disk_warning(app))))
 
 
 def ran_s(arbiter: Arbiter, s: State, jobs: Int) -> Float:

@@ -38,7 +38,7 @@ def of_app(journal: Journal, epoch: Seconds, s: State, entry: Entry, left: dict[
     if entry.app in s.quarantined_apps:
         return "quarantined", quarantined(journal, app=entry.app)
     if entry.options.held:
-        return "held", "held by its user; `themis resume` releases it"
+        return "held", f"{entry.options.why or 'held by its user'}; `themis resume` releases it"
     if entry.options.waiting:
         return "after", _after(journal, entry)
     match left.get(entry.app, ""):

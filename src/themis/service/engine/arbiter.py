@@ -28,8 +28,10 @@ from themis.machines.bundles.copies import Copies
 from themis.machines.bundles.store import Store
 from themis.machines.engines.hosts import Host
 from themis.machines.engines.program import (
+    DISK,
     UNABLE,
     AttemptEnded,
+    DiskWarning,
     Ending,
     GangIdle,
     GangIntrudes,
@@ -277,8 +279,10 @@ class Arbiter:
         return ""
 
     def unready(self) -> str:
-        """Why a submission would be refused at this moment whoever sends it, empty where it would not; for any thread."""
-        return self.unwell() or (ENDING if self._closing else self.journal.low())
+        """Why a submission would be refused at this moment, or would not be decided on; empty where neither. For any thread."""
+        if why := self.unwell() or (ENDING if self._closing else self.journal.low()):
+            return why
+        return f"decisions are off: {self.quarantine.off}." if self.quarantine.off else ""
 
     def close(self, *, stop_jobs: bool = True) -> None:
         """End: jobs are preempted and wait for the next arbiter, or (``stop_jobs=False``) run on within their machine's lease.
@@ -525,6 +529,8 @@ class Arbiter:
                     return
                 if item.ending.is_failure:
                     self.housekeeping.failed(item, now)
+                elif item.cause == DISK:
+                    self.housekeeping.filled_disk(item, now)
                 elif item.ending.is_own or (item.ending is Ending.NODE_LOST and item.cause == UNABLE):
                     self.housekeeping.again(item, now)
             case Measurement():
@@ -533,6 +539,8 @@ class Arbiter:
                 self.housekeeping.idle_gpus(item, now)
             case GangIntrudes():
                 self.housekeeping.intrudes(item, now)
+            case DiskWarning():
+                self.housekeeping.disk_quota(item)
             case RunReported():
                 self.journal.add_run_id(item.app, item.job, item.attempt, item.tracker, item.run)
             case WakeUp():

@@ -118,6 +118,8 @@ class Config:
     copy_checkpoints : those of a fleet's jobs that name no place are copied through the service. ``max_copy_bytes`` : of one job's
         checkpoints and outputs; ``copies_quota_bytes`` : of all; ``copies_keep_s`` : after the end of the app, and its last use.
     node_cache_bytes : of the bundles and environments that a machine keeps; those in use may exceed it.
+    user_disk, disk_reserve_bytes : what a user's jobs may have on one disk, and what is to stay free there
+        (``themis.machines.engines.hosts``).
     setup_s : for bringing a gang's files and environment to its machines.
     allow_root : let jobs run as root where the arbiter does. ``single_trust`` : jobs run as the arbiter's own user even
         where it is root and could change to their submitter's. ``validate`` : check every invariant after every step.
@@ -200,6 +202,8 @@ class Config:
     copies_quota_bytes: int = 100 << 30
     copies_keep_s: Seconds = 30 * 86400.0
     node_cache_bytes: int = 50 << 30
+    user_disk: float = 0.8
+    disk_reserve_bytes: int = 1 << 30
     setup_s: Seconds = 900.0
     allow_root: bool = False
     single_trust: bool = False

@@ -13,7 +13,7 @@ from themis.core.fairness_unit import groups_of
 from themis.core.state import State
 from themis.errors import InputError
 from themis.jobs import After, When, decide
-from themis.machines.engines.program import ABSENT, AttemptEnded, GangIdle, GangIntrudes
+from themis.machines.engines.program import ABSENT, AttemptEnded, DiskWarning, GangIdle, GangIntrudes
 from themis.model.events import (
     AppCancelled,
     AppHeld,
@@ -63,6 +63,8 @@ class Housekeeping:
         """Jobs that were warned of idle GPUs: the last report and when it came."""
         self.intrusions: dict[tuple[int, int], GangIntrudes] = {}
         """Gangs on GPUs that they do not hold, by job and machine."""
+        self.over_quota: dict[int, str] = {}
+        """Jobs whose users have more on a disk than their quota, in words."""
         self.lost: set[int] = set()
         """Machines whose lease lapsed, whether or not they are drained."""
         self.check_dependencies = True
@@ -114,6 +116,7 @@ class Housekeeping:
                 self.until.pop(event.job, None)
                 self.idle.pop(event.job, None)
                 self.intrusions = {key: found for key, found in self.intrusions.items() if key[0] != event.job}
+                self.over_quota.pop(event.job, None)
             case _:
                 pass
 
@@ -159,6 +162,26 @@ class Housekeeping:
         """Which GPUs an app uses that it does not hold, in words; empty if none."""
         own = [found for _, found in sorted(self.intrusions.items()) if found.app == app]
         return "; ".join(sentence for found in own for sentence in intrusion_words(self.state, found))
+
+    def disk_quota(self, item: DiskWarning) -> None:
+        """A job's user has more on a disk than the quota, or no more."""
+        if item.sentence:
+            self.over_quota[item.job] = item.sentence
+        else:
+            self.over_quota.pop(item.job, None)
+
+    def disk_warning(self, app: int) -> str:
+        """How far an app's user is over the quota of a disk, in words; empty if not."""
+        return "; ".join(
+            sorted({self.over_quota[j] for j in self.state.app_jobs(app).tolist() if j in self.over_quota})
+        )
+
+    def filled_disk(self, end: AttemptEnded, now: Seconds) -> None:
+        """A job was stopped because it fills a disk: its app is held until its user, or an administrator, has made room."""
+        spec = self.state.app_specs[end.app]
+        log.warning("app %d, %s, of user %s is held: %s", end.app, spec.name, spec.user, end.message)
+        self.journal.set_options(end.app, held=True, why=end.message)
+        self.engine.feed(AppHeld(app=end.app), now)
 
     def idle_warning(self, app: int, now: Seconds) -> str:
         """Which GPUs of an app did nothing for longer than ``idle_warn_s``, in words; empty if none."""
@@ -267,7 +290,7 @@ class Housekeeping:
     def resume(self, app: int, now: Seconds) -> None:
         """Let an app take part again; one that waits for other apps still does."""
         self._check_active(app, "resumed")
-        self.journal.set_options(app, held=False)
+        self.journal.set_options(app, held=False, why="")
         if app not in self.waiting:
             self.engine.feed(AppResumed(app=app), now)
 

@@ -82,13 +82,14 @@ class Options:
     Attributes
     ----------
     after : (app, ok | any | failed), the apps that must have ended like that. ``waiting`` : they have not yet.
-    held : its user holds it. ``walltime_s`` : most seconds of each job, over all its attempts.
+    held : its user holds it, or the service because of ``why``. ``walltime_s`` : most seconds of each job, over all its attempts.
     """
 
     after: tuple[tuple[int, str], ...] = ()
     waiting: bool = False
     held: bool = False
     walltime_s: Seconds | None = None
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -377,6 +378,13 @@ def read_reason(path: Path, app: int) -> str:
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
         row = db.execute("SELECT reason FROM apps WHERE app = ?", (app,)).fetchone()
         return str(row[0]) if row else ""
+
+
+def read_why_held(path: Path, app: int) -> str:
+    """Why the service holds an app, for any thread; empty if it does not."""
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+        row = db.execute("SELECT options FROM apps WHERE app = ?", (app,)).fetchone()
+        return _options(row[0]).why if row else ""
 
 
 def export(path: Path, log: Path) -> int:

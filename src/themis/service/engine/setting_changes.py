@@ -112,6 +112,7 @@ RESTART: Mapping[str, str] = MappingProxyType(
             "copy_checkpoints",
             "copies_keep_s",
             "setup_s",
+            "user_disk",
             "containment",
             "max_processes",
             "pass_variables",
@@ -130,6 +131,7 @@ RESTART: Mapping[str, str] = MappingProxyType(
         "copies_quota": "copies_quota_bytes",
         "node_cache": "node_cache_bytes",
         "journal_reserve": "journal_reserve_bytes",
+        "disk_reserve": "disk_reserve_bytes",
     }
 )
 """Settings that a service reads when it starts, which are no records: name -> field of ``Config``."""

@@ -20,6 +20,7 @@ from themis.core.state import State
 from themis.errors import InputError, counted
 from themis.model.events import (
     AppFinished,
+    AppHeld,
     GpusIdle,
     GpusIntruded,
     Grant,
@@ -34,7 +35,7 @@ from themis.service.engine.arbiter import Arbiter
 from themis.service.engine.budgets import PREFIX
 from themis.service.engine.config import Notify
 from themis.service.engine.housekeeping import intrusion_words
-from themis.service.engine.journal import read_reason, read_records
+from themis.service.engine.journal import read_reason, read_records, read_why_held
 
 POLL_S: Seconds = 1.0
 DISK_S: Seconds = 60.0
@@ -88,13 +89,15 @@ class Watcher:
 
     Attributes
     ----------
-    state : gives the arbiter's; names of apps and machines are read, which never change. ``reason`` : why an app ended.
+    state : gives the arbiter's; names of apps and machines are read, which never change. ``reason`` : why an app ended;
+        ``held_for`` : why the service holds it.
     waiting : apps that lost their last lease, with when, seconds since the journal began.
     """
 
     settings: Notify
     state: Callable[[], State]
     reason: Callable[[int], str]
+    held_for: Callable[[int], str] = lambda app: ""
     held: dict[int, set[int]] = field(default_factory=dict)
     waiting: dict[int, Seconds] = field(default_factory=dict)
 
@@ -121,6 +124,9 @@ class Watcher:
                         f"The service accepts nothing that machine {name} sends, and its jobs restart: {record.reason}"
                     )
                 return [Notification(ADMINS, f"machine {name} is lost", why)]
+            case AppHeld() if "disk" in self.settings.events and (why := self.held_for(record.app)):
+                message = self._of(record.app, "is held", f"{why[:1].upper()}{why[1:]}.")
+                return [message, replace(message, user=ADMINS)]
             case GpusIdle() if record.action and "idle" in self.settings.events:
                 app = int(self.state().jobs.app[record.job])
                 done = "is cancelled: its" if record.action == "cancelled" else "holds"
@@ -199,7 +205,10 @@ class Notifier:
         self.off: Callable[[], str] = lambda: arbiter.quarantine.off
         self._off = ""
         self.free = free or (lambda: shutil.disk_usage(self.path.parent).free)
-        self.watcher = Watcher(settings, lambda: arbiter.state, lambda app: read_reason(self.path, app))
+        path = self.path
+        self.watcher = Watcher(
+            settings, lambda: arbiter.state, lambda app: read_reason(path, app), lambda app: read_why_held(path, app)
+        )
         self.mark = self.path.with_name("notified")
         self.after = self._read_mark(arbiter.journal.last()[0])
         self._ending, self._disk_at, self._full = threading.Event(), 0.0, False
@@ -261,7 +270,8 @@ class Notifier:
 
 
 SEEN = frozenset(
-    kind.__name__ for kind in (AppFinished, Grant, Revoke, MachineFailed, GpusIdle, GpusIntruded, QuotaSet, Quarantined)
+    kind.__name__
+    for kind in (AppFinished, AppHeld, Grant, Revoke, MachineFailed, GpusIdle, GpusIntruded, QuotaSet, Quarantined)
 )
 
 

@@ -96,6 +96,17 @@ def _bytes_or_zero(value: object) -> int:
         raise sizes.Unreadable("0, or memory with its unit, such as 64 MiB") from None
 
 
+def _share_of_disk(value: object) -> float:
+    """Bytes, or up to 1 a share."""
+    share = PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
+    if share is not None and 0 < float(share[1]) <= 100:
+        return float(share[1]) / 100
+    try:
+        return float(_bytes_or_zero(value))
+    except sizes.Unreadable:
+        raise sizes.Unreadable("0, memory with its unit or a share of the disk, such as 200 GiB or 50%") from None
+
+
 def _file(value: object) -> str:
     """A file of the service's machine."""
     path = Path(readers.text(value)).expanduser()
@@ -123,6 +134,7 @@ def _variables(value: object) -> str:
 
 
 VARIABLE = re.compile(r"(?!THEMIS_|SLURM_)[A-Za-z_][A-Za-z0-9_]{0,254}")
+PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,3})?)\s*%")
 HOST_NAME = re.compile(r"[A-Za-z0-9*_:][A-Za-z0-9._:-]{0,252}")
 
 Wait = Annotated[float, reads(readers.zero_or_more)]
@@ -341,6 +353,16 @@ class ServiceText(Written):
     node_cache: Annotated[int, reads(sizes.memory)] = Field(
         default=50 << 30,
         description="maximum size of such files and environments on each machine, besides those in use (50 GiB)",
+    )
+    user_disk: Annotated[float, reads(_share_of_disk)] = Field(
+        default=0.8,
+        description="maximum size of the checkpoints, files and logs of a user on one disk, in bytes or as a share of the disk: "
+        "`200 GiB`, `50%`; 0: no limit (80%)",
+    )
+    disk_reserve: Annotated[int, reads(_bytes_or_zero)] = Field(
+        default=1 << 30,
+        description="free space of each disk below which the job that writes most there is stopped; at most a twentieth of the "
+        "disk, 0: none (1 GiB)",
     )
     setup: Duration = Field(
         default=900.0, description="time limit for bringing a job's files and environment to its machines (15m)"
@@ -636,6 +658,8 @@ def _config(findings: Findings, path: Path | None) -> Config:
         copies_quota_bytes=text.copies_quota,
         copies_keep_s=text.copies_keep,
         node_cache_bytes=text.node_cache,
+        user_disk=text.user_disk,
+        disk_reserve_bytes=text.disk_reserve,
         setup_s=text.setup,
         allow_root=text.allow_root,
         single_trust=text.single_trust,

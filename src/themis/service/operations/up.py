@@ -169,6 +169,8 @@ def start(
         cache_bytes=config.node_cache_bytes,
         processes=config.max_processes,
         inherits=tuple(config.pass_variables.split()),
+        user_disk=config.user_disk,
+        disk_reserve=config.disk_reserve_bytes,
     )
 
     bundles = Store(home / "bundles", config.bundles_quota_bytes)
