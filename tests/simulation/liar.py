@@ -74,13 +74,19 @@ class _Idle:
 
 
 class LyingWorld(World):
-    """Two machines with agents and one that lies; ``draw`` : what it sends, ``most`` messages in all."""
+    """Two machines with agents and one that lies; ``draw`` : what it sends, ``most`` messages in all.
 
-    def __init__(self, root: Path, draw: Draw | None, most: int) -> None:
+    ``pardons`` : an administrator puts it back into service each time.
+    """
+
+    def __init__(self, root: Path, draw: Draw | None, most: int, *, pardons: bool) -> None:
         super().__init__(PLAN, root)
         self.random = random.Random(1)
-        self.draw, self.left = draw or self.near_to_right, most
+        self.draw, self.left, self.pardons = draw or self.near_to_right, most, pardons
+        self.behaves = False
+        """It lies no more, and stays connected."""
         self.socket: socket.socket | None = None
+        self.served: Served | None = None
         self.inbox = self.outbox = b""
         self.quiet = 0
         """Turns until it lies: it behaves for a while on each connection, so that it is given gangs."""
@@ -110,11 +116,36 @@ class LyingWorld(World):
         if self.service.arbiter is not None:
             self._lie()
 
+    def close(self) -> None:
+        """As of ``World``."""
+        self._end()
+        if self.served is not None:
+            self.served.close()
+        super().close()
+
+    def until(self, holds: Callable[[], bool], what: str) -> None:
+        """Let time pass until it holds."""
+        most = self.now + 120.0
+        while not holds():
+            self.checks.require(self.now < most, lambda: f"it does not come to it that {what}")
+            self.turn()
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        until = self.now + seconds
+        while self.now < until:
+            self.turn()
+
+    def end(self) -> None:
+        """The machine is gone."""
+        self.behaves = False
+        self._end()
+
     # ---- the machine ------------------------------------------------------------------------------------------------
 
     def _lie(self) -> None:
         if self.socket is None:
-            if self.left and self.now >= self.service.executor.gangs.nodes[LIAR].barred_until:
+            if (self.left or self.behaves) and self.now >= self.service.executor.gangs.nodes[LIAR].barred_until:
                 self._dial()
             return
         self._hear()
@@ -127,7 +158,10 @@ class LyingWorld(World):
                 self._say(TaskState(task=task, phase=after, port=20000, codes=(0,) if after == "ended" else ()))
         self.tasks = {task: phase for task, phase in self.tasks.items() if phase != "ended"}
         self.quiet -= 1
-        if self.quiet > 0:
+        if self.behaves:
+            self.asked += not self.outbox
+            self._say(Renew(sequence=self.asked, heard=self.asked - 1))
+        elif self.quiet > 0:
             pass
         elif self.answered and not any(wrong for wrong, _ in self.sent) and self.left:
             self.answered = False
@@ -152,7 +186,10 @@ class LyingWorld(World):
         for end in (self.socket, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
         self.socket.setblocking(False)
-        executor._unidentified.append(Served(theirs, executor.clock))
+        if self.served is not None:
+            self.served.close()
+        self.served = Served(theirs, executor.clock)
+        executor._unidentified.append(self.served)
         self.inbox = self.outbox = b""
         self.quiet = self.random.randint(1, 8)
         self.sent.clear()
@@ -200,7 +237,8 @@ class LyingWorld(World):
                     self.refused[reason] += 1
                     if not any(wrong for wrong, _ in self.sent):
                         self.refused_right.append(f"{self.sent}: {reason}")
-                    self._pardon()
+                    if self.pardons:
+                        self.pardon()
                 case message if hasattr(message, "env"):
                     self.tasks[message.task] = "go"
                 case _:
@@ -213,7 +251,7 @@ class LyingWorld(World):
             self.socket.close()
         self.socket = None
 
-    def _pardon(self) -> None:
+    def pardon(self) -> None:
         """An administrator puts it back into service."""
         self.users.does(Action(at=self.now, what="undrain", target=str(LIAR)))
 
@@ -254,19 +292,16 @@ def fields(submission: Submission) -> dict[str, Any]:
 
 
 @contextmanager
-def lying(draw: Draw | None, most: int) -> Iterator[LyingWorld]:
+def lying(draw: Draw | None, most: int, *, pardons: bool = True) -> Iterator[LyingWorld]:
     """A world in which the machine sent so many messages, users' apps ended, and the journal was audited."""
     shm = Path("/dev/shm")
     root = Path(tempfile.mkdtemp(prefix="themis-sim-", dir=shm if shm.is_dir() else None))
-    world = LyingWorld(root, draw, most)
+    world = LyingWorld(root, draw, most, pardons=pardons)
     try:
         world.service.start()
         while world.left or world.socket is not None:
             world.turn()
-        until = world.now + 120.0
-        while not world.users.all_ended():
-            world.checks.require(world.now < until, lambda: f"not everything ended: {world.users.open()}")
-            world.turn()
+        world.until(world.users.all_ended, "every app ended")
         yield world
     finally:
         world.close()
