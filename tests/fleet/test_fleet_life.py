@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import shutil
 import subprocess
@@ -15,9 +17,13 @@ from test_ray_life import finish, node, start
 
 from fleetmachines import Machines, machines
 from processes import PATIENCE_S, ranks_of, wait_until
-from themis.machines.agent.identity import make_token
+from themis.machines.agent.frames import DATA, LOG, Frames, Present
+from themis.machines.agent.identity import SERVER_NAME, load, make_token
+from themis.machines.agent.logfile import LogLines
+from themis.machines.agent.messages import PROTOCOL
 from themis.machines.engines.members import authority_folder
 from themis.trust.authority.ca import Authority
+from themis.trust.authority.contexts import client_context
 
 pytestmark = pytest.mark.slow
 FLEET = ("--engine", "fleet", "--listen", "127.0.0.1:0")
@@ -130,3 +136,55 @@ def test_agents_that_lie_are_refused(service: Daemon, fleet: Machines, tmp_path:
     assert "joined with 2 GPUs gpu, and its agent reports 2 H200" in lie("faster", gpu_type="H200")
     fleet.start("m1")
     finish(service, tmp_path / "witness", [start(service, tmp_path / "witness", 4, 10)])
+
+
+async def sent(fleet: Machines, name: str, *pieces: tuple[bytes, bytes]) -> str:
+    """What the service answers to these frames of a machine with its own certificate, up to the end of the connection."""
+    state = fleet.state(name)
+    host, _, port = fleet.address.rpartition(":")
+    context = client_context((state / "authority.pem").read_text(), state / "node.pem")
+    reader, writer = await asyncio.open_connection(host, int(port), ssl=context, server_hostname=SERVER_NAME)
+    frames, heard = Frames(reader, writer), b""
+    await frames.read_control()
+    machine = load(state)
+    await frames.say(
+        Present(name=name, gpus=machine.gpus, gpu_type=machine.gpu_type, protocol=PROTOCOL, devices=machine.devices)
+    )
+    with contextlib.suppress(OSError, EOFError):
+        for kind, data in pieces:
+            await frames.send(kind, data)
+        while True:
+            heard += (await asyncio.wait_for(frames.read(), PATIENCE_S))[1]
+    writer.transport.abort()
+    return heard.decode()
+
+
+def test_a_machine_that_lies_over_tls_is_out_of_service_until_it_is_put_back_and_the_others_go_on(
+    service: Daemon, fleet: Machines, tmp_path: Path
+) -> None:
+    fleet.add("m0", 2)
+    fleet.add("m1", 2)
+    wait_until(lambda: node(service, "m1") == node(service, "m0") == "up 0", "both serve")
+    app = start(service, tmp_path / "witness", 2, 40)
+    fleet.agents["m1"].kill()
+    fleet.agents["m1"].wait()
+
+    def lie(*pieces: tuple[bytes, bytes]) -> str:
+        return asyncio.run(sent(fleet, "m1", *pieces))
+
+    hello = b'{"kind": "Hello", "node": "m1", "trust": "root", "protocol": %d}\n' % PROTOCOL
+    log = LogLines.packed("logs/job77-attempt1/rank-0.log", False, b"x" * 100_000)
+    assert "a message is nested deeper than 8 levels" in lie(*[(LOG, log)] * 50, (DATA, hello + b"[" * 100_000 + b"\n"))
+    assert not [*service.home.glob("run/nodes/*/logs/job77*")]
+    assert "a message is nested deeper than 8 levels" in lie((DATA, b"[" * 100_000 + b"\n"))
+    assert "it sends a log '../../x'" in lie((LOG, LogLines.packed("../../x", False, b"x")))
+    wait_until(lambda: node(service, "m1").startswith("drained"), "an administrator sees it")
+    with service.client() as client:
+        (row,) = (row for row in client.nodes() if row.name == "m1")
+        assert "it sends a log '../../x'" in row.rejected
+        client.undrain("m1")
+    fleet.start("m1")
+    wait_until(
+        lambda: node(service, "m1").startswith("up"), lambda: f"it is back\n{service.said()}\n{fleet.said('m1')}"
+    )
+    finish(service, tmp_path / "witness", [app, start(service, tmp_path / "witness", 4, 10)])
