@@ -275,7 +275,7 @@ def node_row(arbiter: Arbiter, n: int) -> pb.Node:
         withheld=len(withheld),
         withheld_pids=pids,
         withheld_reason=why,
-        rejected=arbiter.executor.rejected(n),
+        rejected=arbiter.executor.rejected(n) or arbiter.housekeeping.rejected(n),
     )
 
 

@@ -552,8 +552,8 @@ class Arbiter:
                 | MachineRejected(machine=n)
             ) if n in self.state.removed:
                 pass  # a machine that ends its last jobs
-            case MachineRejected(machine=n):
-                self.housekeeping.drain(n, True, now)
+            case MachineRejected(machine=n, reason=reason):
+                self.housekeeping.reject(n, reason, now)
             case MachineJoined():
                 self.live.joined(item.machine, now)
             case MachineResized(machine=n):

@@ -347,6 +347,16 @@ class Housekeeping:
         if self.state.machines[event.machine].name not in self.journal.drained():
             self.engine.feed(event, now)
 
+    def reject(self, machine: int, reason: str, now: Seconds) -> None:
+        """Take a machine out of service that sent again and again what is not accepted; the reason is kept until it is back."""
+        self.journal.set_meta(f"rejected {self.state.machines[machine].name}", reason)
+        self.drain(machine, True, now)
+
+    def rejected(self, machine: int) -> str:
+        """Why a drained machine was rejected; empty where it was not."""
+        name = self.state.machines[machine].name
+        return (self.journal.meta(f"rejected {name}") or "") if name in self.journal.drained() else ""
+
     def drain(self, machine: int, drained: bool, now: Seconds, within_s: Seconds = 0.0) -> None:
         """Take a machine out of service, its jobs preempted; or back, if it is reachable.
 
@@ -365,6 +375,8 @@ class Housekeeping:
         if machine in self.state.draining:
             self.engine.feed(MachineDraining(machine=machine), now)
         self.journal.set_drained(name, drained)
+        if not drained and self.journal.meta(f"rejected {name}"):
+            self.journal.set_meta(f"rejected {name}", "")
         up = bool(self.state.machine_up[machine])
         if drained and up:
             self.engine.feed(MachineFailed(machine=machine, drained=True), now)
