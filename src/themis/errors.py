@@ -67,17 +67,6 @@ class InvariantBroken(ThemisError):
     """The scheduler's state contradicts itself."""
 
 
-class Renamed(FutureWarning):
-    """A name that has been replaced; it still works, and the next version removes it."""
-
-
-def warn_renamed(what: str, old: str, new: str) -> None:
-    """Warn that ``old`` is now called ``new``; the command line prints it as a note."""
-    import warnings
-
-    warnings.warn(f"{what} {old!r} is now called {new!r}; the next version removes {old!r}.", Renamed, stacklevel=3)
-
-
 def counted(number: int, noun: str) -> str:
     """``1 GPU``, ``2 GPUs``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

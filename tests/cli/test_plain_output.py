@@ -17,9 +17,6 @@ from themis.cli.terminal_table import lines_of
 from themis.client import themis_pb2 as pb
 from themis.client.as_json import as_dict
 from themis.data_dir import default_home
-from themis.errors import Renamed
-from themis.jobs import parse
-from themis.model.workload import Bag
 
 USAGE = {
     "user": "carol",
@@ -183,42 +180,6 @@ def test_the_data_directory_has_two_variables(tmp_path: Path, monkeypatch: pytes
     assert default_home() == tmp_path / "old"
     monkeypatch.setenv("THEMIS_DATA_DIR", str(tmp_path / "new"))
     assert default_home() == tmp_path / "new"
-
-
-SWEEP = "name: a\ncommand: x {{lr}}\nsweep: {{parameters: {{lr: [1, 2]}}, budget: 9, trials: 2, tuner: {tuner}}}\n"
-
-
-@pytest.mark.parametrize("tuner", ["bag", "{kind: bag}"])
-def test_the_old_name_of_a_tuner_works_with_a_warning(tuner: str) -> None:
-    with pytest.warns(Renamed, match=r"the tuner 'bag' is now called 'batch'; the next version removes 'bag'\."):
-        old = parse(SWEEP.format(tuner=tuner), source="f", folder="/")
-    new = parse(SWEEP.format(tuner="batch"), source="f", folder="/")
-    assert old == new
-    assert (new.faults, new.submissions[0].tuner) == ((), Bag())
-
-
-def test_the_command_prints_the_warning_as_a_note(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "job.yaml").write_text(SWEEP.format(tuner="bag").replace("command: x", "command: echo"))
-    with pytest.raises(SystemExit) as end:
-        main(["check", str(tmp_path / "job.yaml")])
-    said = capfd.readouterr()
-    assert not end.value.code
-    assert "Note: the tuner 'bag' is now called 'batch'; the next version removes 'bag'." in " ".join(said.err.split())
-    assert said.out == f"{tmp_path / 'job.yaml'} is valid.\n"
-
-
-def test_the_old_option_of_profiles_works_with_a_note(capfd: pytest.CaptureFixture[str]) -> None:
-    printed = []
-    for option in ("--colocated", "--beside"):
-        with pytest.raises(SystemExit) as end:
-            main(["profiles", "show", "ResNet-50", "--profiles", "gavel", "-o", "csv", option])
-        assert not end.value.code
-        printed.append(capfd.readouterr())
-    assert printed[0].out == printed[1].out
-    assert ("", "Note: the option --beside is now called --colocated" in " ".join(printed[1].err.split())) == (
-        printed[0].err,
-        True,
-    )
 
 
 def test_text_of_users_is_no_control_of_a_terminal_and_no_formula_of_a_spreadsheet(

@@ -38,7 +38,7 @@ def test_a_model_is_shown_with_its_rates_and_what_it_keeps_beside_others(themis:
         "steps_per_s": 4.395,
         "per_gpu": 4.395,
     } in rows
-    shares = json.loads(themis("profiles", "show", "A3C", "--beside", "-o", "json").out)
+    shares = json.loads(themis("profiles", "show", "A3C", "--colocated", "-o", "json").out)
     assert shares[0] == {
         "model": "A3C",
         "gpu_type": "V100",

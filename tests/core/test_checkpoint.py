@@ -121,15 +121,9 @@ def test_retired_apps_keep_their_names_and_are_retired_once() -> None:
     assert s.retired_below == next((a for a in range(s.apps.size) if a not in over), s.apps.size)
 
 
-def test_a_state_of_the_first_format_is_read() -> None:
-    core = some_core()
-    saved = json.loads(json.dumps(save(core))) | {"format": 1}
-    del saved["apps"]["columns"]["ended"]
-    del saved["state"]["retired_below"]
-    loaded = load(saved, fresh(SIMULATION))
-    assert prune(loaded.state, 1.0) == prune(core.state, np.inf) != [], (
-        "apps that an older version ended are over for long"
-    )
+def test_a_state_of_another_format_is_refused() -> None:
+    with pytest.raises(InputError, match="has format 1, this Themis reads"):
+        load(save(some_core()) | {"format": 1}, fresh(SIMULATION))
 
 
 def test_accounts_of_rounds_are_stored_under_the_names_of_the_format() -> None:
@@ -162,19 +156,6 @@ def test_columns_of_other_versions_are_passed_over_or_begin_with_their_default()
     back = load(saved, fresh(SIMULATION))
     assert back.state.jobs.order[: back.state.jobs.size].tolist() == [0] * core.state.jobs.size
     assert not hasattr(back.state, "of_the_past")
-
-
-def test_rounds_of_before_gangs_were_owed_one_machine_begin_owing_none() -> None:
-    run = Saving(random_simulation(make_policy("max_min_fairness"), 0, name="rounds"), [], 0)
-    run.run()
-    shape = run.core.state.rounds.entitled.shape
-    assert shape[0] > 1
-    saved = json.loads(json.dumps(save(run.core))) | {"format": 2}
-    rounds = unpack(saved["rounds"])
-    del rounds["near"]
-    saved["rounds"] = pack(rounds)
-    rounds_now = load(saved, fresh(run.sim)).state.rounds
-    assert rounds_now.near.tolist() == np.zeros(shape).tolist()
 
 
 def test_attributes_that_only_another_version_has_are_passed_over() -> None:

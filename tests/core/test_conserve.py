@@ -11,9 +11,9 @@ import pytest
 from themis.errors import InvariantBroken
 from themis.model.answers import GpuGrant, RoundPlan, Solved
 from themis.model.cluster import Cluster
-from themis.model.events import Allocated, Grant, Header, Renew, Revoke
+from themis.model.events import Allocated, Grant, Renew, Revoke
 from themis.model.log import decode, encode
-from themis.model.settings import EARLIER, Settings
+from themis.model.settings import Settings
 from themis.model.snapshot import Snapshot
 from themis.model.workload import App, Workload
 from themis.policies.api import Cadence, Granularity, Policy, Workbench, make_policy
@@ -153,20 +153,6 @@ def test_a_large_gang_still_gets_its_turn_while_small_jobs_fill_what_is_left_ove
     log: Log = []
     simulation.run(lambda time, record: log.append((time, record)))
     assert of_kind(log, Grant, 6)[0] <= 100.0 + 2 * 600.0
-
-
-@pytest.mark.parametrize("policy", ["themis", "round_robin", "isolated", "srsf"])
-def test_logs_of_before_there_was_the_rule_replay_as_they_were_made(policy: str) -> None:
-    simulation = random_simulation(make_policy(policy), 3, name=policy)
-    old = replace(simulation, settings=replace(simulation.settings, renew_idle=False, validate=False))
-    log: Log = []
-    old.run(lambda time, record: log.append((time, record)))
-    header = log[0][1]
-    assert isinstance(header, Header)
-    settings = {name: value for name, value in header.settings.items() if name not in EARLIER}
-    assert settings.keys() != header.settings.keys()
-    bare = [(0.0, replace(header, settings=settings)), *log[1:]]
-    assert replay_records(bare, book=BOOK).difference is None
 
 
 @pytest.mark.parametrize("policy", ["themis", "round_robin", "isolated", "srsf"])

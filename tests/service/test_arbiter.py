@@ -573,21 +573,6 @@ def test_time_never_goes_back_where_the_wall_clock_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.unfoldable
-def test_a_journal_with_another_schema_or_none_is_refused(tmp_path: Path) -> None:
-    with world(tmp_path):
-        pass
-    db = sqlite3.connect(tmp_path / "journal.db")
-    db.execute("UPDATE meta SET value = '99' WHERE name = 'schema'")
-    db.commit()
-    db.close()
-    with pytest.raises(InputError, match="has journal schema 99, this Themis reads 1 to"):
-        Journal(tmp_path / "journal.db")
-    (tmp_path / "text.db").write_text("this is no database, and long enough to be seen as none\n" * 100)
-    with pytest.raises(InputError, match="is not a journal of Themis"):
-        Journal(tmp_path / "text.db")
-
-
-@pytest.mark.unfoldable
 def test_a_journal_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
     with world(tmp_path) as w:
         enter(w)

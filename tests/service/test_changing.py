@@ -118,20 +118,6 @@ def test_the_default_policy_of_a_later_version_is_a_recorded_change(tmp_path: Pa
     whole(tmp_path)
 
 
-def test_a_policy_that_an_administrator_set_outlives_another_default(tmp_path: Path) -> None:
-    clock = [1000.0]
-    with world(tmp_path, gpus=2, clock=clock, policy="themis") as w:
-        put(w, policy="themis:f=0.4")
-    for reason in ("the default of this version", "as it was before"):
-        with world(tmp_path, gpus=2, clock=clock) as w:
-            w.turn(0.1)
-            assert w.arbiter.config.policy == "themis:f=0.4"
-            (line,) = w.arbiter.live.starting
-            assert line.startswith("policy stays themis:f=0.4, as ann set it on ")
-            assert f"What is given here, fair_finish, is {reason}; `themis set policy=fair_finish` changes it." in line
-    whole(tmp_path)
-
-
 def test_members_and_prices_that_a_later_start_gives_first_are_recorded(tmp_path: Path) -> None:
     clock = [1000.0]
     with world(tmp_path, gpus=2, clock=clock) as w:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from themis.cli.output import err, escape, out, print_json, print_whole, say_notes
+from themis.cli.output import err, escape, out, print_json, print_whole
 from themis.errors import UnknownName
 from themis.service.engine.kept_copies import journal_of
 
@@ -57,7 +57,6 @@ def show(
     colocated: Annotated[
         bool, typer.Option("--colocated", help="Show relative speeds when two jobs share a GPU.")
     ] = False,
-    beside: Annotated[bool, typer.Option("--beside", hidden=True)] = False,
     output: Output = "table",
 ) -> None:
     """Show the speed of a model by GPU type, batch size and number of GPUs, or when it shares a GPU.
@@ -65,9 +64,7 @@ def show(
     Example: [cyan]themis profiles show ResNet-50 --colocated[/cyan]
     """
     profile = _book(profiles).get(model)
-    if beside:
-        say_notes(["the option --beside is now called --colocated; the next version removes --beside."])
-    if not (colocated or beside):
+    if not colocated:
         _print(_rates(profile), output, RATES)
     else:
         _print(_shares(profile), output, SHARES)

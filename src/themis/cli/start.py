@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Never, TextIO
+from typing import Never
 
-from themis.cli.output import debugging, painted, say, say_notes, say_red
-from themis.errors import InvariantBroken, Renamed, ThemisError
+from themis.cli.output import debugging, painted, say, say_red
+from themis.errors import InvariantBroken, ThemisError
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
@@ -44,11 +42,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command; prints every expected error as one sentence on stderr."""
     words = sys.argv[1:] if argv is None else list(argv)
     try:
-        with _notes():
-            if not _answer(words):
-                from themis.cli.root import run
+        if not _answer(words):
+            from themis.cli.root import run
 
-                run(words)
+            run(words)
     except InvariantBroken as error:
         _fail(error, f"This is a bug in Themis, please report it: {error}", 70)
     except BrokenPipeError:
@@ -87,31 +84,6 @@ def _answer(words: Sequence[str]) -> bool:
         return False
     verb(**values)
     return True
-
-
-@contextmanager
-def _notes() -> Iterator[None]:
-    """Print warnings about renamed keys as notes."""
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("default", Renamed)
-        show_other = warnings.showwarning
-
-        def show(
-            message: Warning | str,
-            category: type[Warning],
-            filename: str,
-            lineno: int,
-            file: TextIO | None = None,
-            line: str | None = None,
-        ) -> None:
-            if issubclass(category, Renamed):
-                say_notes([str(message)])
-            else:
-                show_other(message, category, filename, lineno, file, line)
-
-        warnings.showwarning = show
-        yield
 
 
 def _fail(error: Exception, sentence: str, code: int) -> Never:

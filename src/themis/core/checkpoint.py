@@ -29,8 +29,7 @@ from themis.model.specs import read_app, to_fields
 from themis.model.speed import compile_speeds
 
 FORMAT = 4
-"""2: retired apps as lists. 3: rounds keep what gangs are owed on one machine. 4: machines that changed their size, settings and a
-policy that are not as the log began. States of all earlier formats are read."""
+"""Of the saved state; it grows whenever a part changes its meaning."""
 
 _SAVED = tuple(f.name for f in dataclasses.fields(State) if f.metadata.get("saved", True))
 """Fields of the state that are saved under their names: all that it does not declare as ``derived``."""
@@ -83,11 +82,11 @@ def load(saved: Mapping[str, Any], core: Scheduler) -> Scheduler:
 
     Raises
     ------
-    InputError : no saved core, one of a later version, or one that contradicts itself.
+    InputError : no saved core, one of another version, or one that contradicts itself.
     """
-    if saved.get("format") not in range(1, FORMAT + 1):
+    if saved.get("format") != FORMAT:
         raise InputError(
-            f"the saved state has format {saved.get('format')}, this Themis reads 1 to {FORMAT}; use the version that wrote it."
+            f"the saved state has format {saved.get('format')}, this Themis reads {FORMAT}; use the version that wrote it."
         )
     try:
         _fill(core, saved)
@@ -102,9 +101,7 @@ def load(saved: Mapping[str, Any], core: Scheduler) -> Scheduler:
 def _fill(core: Scheduler, saved: Mapping[str, Any]) -> None:
     s = core.state
     machines = [cluster.Machine(**machine) for machine in saved["machines"]]
-    # States of before machines could change their size: each with its GPUs in turn.
-    in_turn = np.repeat(np.arange(len(machines)), [machine.gpus for machine in machines])
-    s.restore_machines(machines, unpack(saved["state"]["gpu_machine"]) if "gpu_machine" in saved["state"] else in_turn)
+    s.restore_machines(machines, unpack(saved["state"]["gpu_machine"]))
     speeds = {name: unpack(value) for name, value in saved["speeds"].items()}
     s.measured = Measured(speeds["measured"])
     s.book = s.book.with_profiles(speeds["profiles"])
@@ -122,9 +119,6 @@ def _fill(core: Scheduler, saved: Mapping[str, Any]) -> None:
             name = renamed.get(attribute, attribute)
             if hasattr(owner, name):
                 setattr(owner, name, value)
-    if s.rounds.near.shape != s.rounds.entitled.shape:
-        # States of before format 3: no gang is owed time on one machine yet.
-        s.rounds.near = np.zeros_like(s.rounds.entitled)
     for name, packed in saved["state"].items():
         value = unpack(packed)
         if name in _FILLED:

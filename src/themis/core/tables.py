@@ -153,7 +153,7 @@ class Apps(Table):
     """Seconds that its user had held it, until it was last resumed; ``held_at`` : since when it is held, if it is."""
     held_at: Float
     ended: Float
-    """When it was over; 0 before, and where an older version ended it."""
+    """When it was over; 0 before."""
     shadow: Float
     """Work that it did in the reference (``core.reference``) until the state's ``reference_at``, reference GPU-seconds."""
     reference: Float
@@ -258,7 +258,7 @@ class Jobs(Table):
     """Of its app's sweep, counted from 0; ``rung`` : the rung of the bracket that it is in, or ended in."""
     rung: Int
     outcome: Int
-    """How it ended, a position in ``OUTCOMES``; 0 while it has not, or where an older version ended it."""
+    """How it ended, a position in ``OUTCOMES``; 0 while it has not."""
     order: Int
     """Below 0 where its app's own scheduler said in which order its jobs get gangs: the lowest first."""
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from themis.errors import InputError, warn_renamed
+from themis.errors import InputError
 from themis.jobs.file_errors import Findings, Written, did_you_mean, short
 from themis.jobs.search_space import points, sample
 from themis.jobs.spec import Trial
@@ -80,9 +80,6 @@ def tuner_text(given: Any, findings: Findings) -> Written | None:
         given = {"kind": given}
     where: Path = (*AT, "tuner")
     kind = given.get("kind") if isinstance(given, dict) else None
-    if isinstance(given, dict) and kind == "bag":
-        warn_renamed("the tuner", "bag", "batch")
-        kind, given = "batch", {**given, "kind": "batch"}
     if not isinstance(kind, str) or kind not in TUNERS:
         hint = did_you_mean(kind, TUNERS) if isinstance(kind, str) else ""
         findings.add(

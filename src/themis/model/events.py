@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, dataclass_transform
 
 from themis.model.bids import Bids
@@ -632,21 +632,13 @@ TOLERANCE = 1e-9
 
 
 def agrees(logged: Command, drawn: Command | None, *, exactly: bool = True) -> bool:
-    """Whether a logged command is the one that is drawn now, but for what older logs did not hold yet.
+    """Whether a logged command is the one that is drawn now.
 
     Parameters
     ----------
     exactly : False where floats may have been rounded otherwise when the log was written, by another version or on another
         processor: they agree within ``TOLERANCE`` then. Everything else is compared exactly always.
     """
-    if isinstance(logged, JobEnded) and isinstance(drawn, JobEnded):
-        drawn = replace(
-            drawn,
-            isolated_s=drawn.isolated_s if logged.isolated_s else 0.0,
-            gpu_seconds=None if logged.gpu_seconds is None else drawn.gpu_seconds,
-        )
-    if isinstance(logged, AppFinished) and isinstance(drawn, AppFinished) and not logged.needed:
-        drawn = replace(drawn, needed=())
     if logged == drawn:
         return True
     within = 0.0 if exactly else TOLERANCE
@@ -662,18 +654,3 @@ def _close(a: object, b: object, within: float) -> bool:
     if isinstance(a, tuple) and isinstance(b, tuple):
         return len(a) == len(b) and all(_close(x, y, within) for x, y in zip(a, b))
     return a == b
-
-
-def unsaid(logged: Event | Command, drawn: Command) -> bool:
-    """Whether older logs leave ``drawn`` out here: the end of a job that ran when its app was cancelled.
-
-    What follows in such a log is the rest of that cancellation.
-    """
-    if not isinstance(drawn, JobEnded) or drawn.outcome != "cancelled":
-        return False
-    match logged:
-        case Revoke(app=drawn.app, cause="cancelled") | AppFinished(app=drawn.app, outcome="cancelled"):
-            return True
-        case JobEnded(app=drawn.app, outcome="cancelled", gpu_seconds=None):
-            return logged.job != drawn.job
-    return False

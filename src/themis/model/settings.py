@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any
 
 from themis.errors import InputError, UnknownName
 from themis.model.units import Seconds
 
 BETWEEN = ("apps", "users", "groups")
 """Units of fairness: who has equal shares, but for weights."""
-
-
-EARLIER: Mapping[str, Any] = MappingProxyType({"gather_s": 0.0, "renew_idle": False, "shortest_lease_s": 0.0})
-"""What holds in a log whose header lacks one of these settings, because an earlier version wrote it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -25,21 +24,6 @@ from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Seconds
 from themis.policies.builtin import BUILT_IN
-
-_OLD_NAMES: Mapping[str, str] = MappingProxyType({"Level": "Granularity", "Pace": "Cadence"})
-"""Names that plug-ins of the version before import; each works for one version more, with a warning."""
-
-
-def __getattr__(name: str) -> object:
-    """The class that an old name stands for, with a ``DeprecationWarning``; AttributeError for other names."""
-    if name in _OLD_NAMES:
-        warnings.warn(
-            f"themis.policies.api.{name} is deprecated; import {_OLD_NAMES[name]} instead.",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        return globals()[_OLD_NAMES[name]]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 class Granularity(StrEnum):

@@ -308,9 +308,6 @@ class Fold:
 
     def _finished(self, time: Seconds, event: AppFinished) -> None:
         app = self.ledger.apps[event.app]
-        # None are left, unless an older log left out the ends of jobs that ran when their app was cancelled.
-        for job in sorted(j for bracket in app.brackets for j in bracket.alive):
-            self._ended(time, events.JobEnded(app=event.app, job=job, outcome=event.outcome, steps=math.nan))
         app.finish, app.end = time, event
         self.delivery.finished(time, event.app)
         self.reference.finish(time, event)

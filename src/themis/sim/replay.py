@@ -27,10 +27,9 @@ from themis.model.events import (
     Header,
     Wake,
     agrees,
-    unsaid,
 )
 from themis.model.log import read_log
-from themis.model.settings import EARLIER, Settings
+from themis.model.settings import Settings
 from themis.model.speed import Profile, ProfileBook
 from themis.model.units import Seconds
 from themis.policies.api import forecaster_of, make_policy
@@ -131,7 +130,7 @@ class _Replay:
         self.header = header
         self.core = Scheduler(
             book,
-            Settings(**{**EARLIER, **header.settings}, seed=header.seed),
+            Settings(**header.settings, seed=header.seed),
             policy.pace,
             policy.needs,
             forecaster_of(policy),
@@ -172,8 +171,6 @@ class _Replay:
         self.counts["commands"] += 1
         while not self.pending and self.wakes and self.wakes[0] <= time and not self.has_wakes:
             self._wake()
-        while self.pending and unsaid(record, self.pending[0]):
-            self.pending.popleft()
         replayed = self.pending.popleft() if self.pending else None
         same = agrees(record, replayed, exactly=self.counts["records"] > self.exact_after)
         return None if same and self.now == time else self._difference(time, record, replayed)

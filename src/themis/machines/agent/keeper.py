@@ -750,9 +750,7 @@ def become(name: str) -> None:
 
 def as_cell(task: dict[str, Any]) -> Cell:
     """The gang's cell, from its task file."""
-    cell = task.get("cell")
-    if cell is None:  # a task of an earlier version
-        return Cell()
+    cell = task["cell"]
     return Cell(cell["kind"], cell["group"], tuple(cell["limits"]), cell["memory"], cell.get("processes", ""))
 
 

@@ -282,7 +282,7 @@ class Hello:
     niceness: Niceness = 0
     """Of the agent, and so of all that it starts: -20 to 19, above 0 whatever else runs there comes first."""
     containment: Name = ""
-    """Of gangs: cgroup | namespace | none (``machines.agent.cells``); empty from an agent of an earlier version."""
+    """Of gangs: cgroup | namespace | none (``machines.agent.cells``)."""
     limits: Names = ()
     """What of jobs is limited there: memory, cpus, processes, devices (``machines.agent.means``)."""
     occupied: Annotated[tuple[Occupied, ...], MANY] = ()

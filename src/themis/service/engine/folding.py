@@ -26,7 +26,6 @@ from themis.model.events import (
     Quarantined,
     Wake,
     agrees,
-    unsaid,
 )
 from themis.model.units import Seconds
 from themis.service.engine import state_snapshots
@@ -95,8 +94,6 @@ class RunningFold:
             if self.skipping or self._of_skipped(record):
                 self.number = number
                 return
-            while pending and unsaid(record, pending[0]):
-                pending.popleft()
             drawn = pending.popleft() if pending else None
             if not agrees(record, drawn):
                 if number > self.exact_after or not agrees(record, drawn, exactly=False):

@@ -30,9 +30,13 @@ from themis.errors import InputError
 from themis.machines.engines.program import UNABLE, AttemptEnded, Ending, Program
 from themis.model.units import Seconds
 from themis.service.engine import chain, integrity
-from themis.service.engine.migrations import SCHEMA, migrate, statements
 from themis.service.engine.records import Records
 from themis.service.engine.transactions import NO_ROOM, NoRoom
+
+SCHEMA = 6
+"""Of the tables; that of the records is ``themis.model.events.SCHEMA``. Nothing was released with another one."""
+LAST_OLDER = "fcc95fc"
+"""The last commit that reads journals of schema 1 to 5."""
 
 _TABLES = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -72,7 +76,7 @@ CREATE INDEX run_ids_of_app ON run_ids (app);
 CREATE INDEX open_apps ON apps (app) WHERE ended IS NULL;
 CREATE INDEX apps_of_user ON apps (user, submitted);
 """
-"""As of ``SCHEMA``; what is changed here is a step of ``themis.service.engine.migrations`` too."""
+"""As of ``SCHEMA``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +123,7 @@ class Journal(Records):
 
         Raises
         ------
-        InputError : no SQLite file, or one of a later version; those of older ones are migrated.
+        InputError : no SQLite file, or one of another version, which stays as it is.
         NoRoom : the disk is full.
         """
         fresh = integrity.check_there(path)
@@ -133,7 +137,7 @@ class Journal(Records):
             if fresh or not self._tables():
                 self._make()
             else:
-                migrate(self.db, path, self.meta("schema"))
+                _check_schema(path, self.meta("schema"))
                 chain.keep_seals(self.db)
             self.head = self._head = self._last_link()
         except sqlite3.DatabaseError as error:
@@ -150,7 +154,7 @@ class Journal(Records):
 
     def _make(self) -> None:
         with self.transaction():
-            for statement in statements(_TABLES):
+            for statement in _TABLES.split(";"):
                 self.write(statement)
             chain.keep_seals(self.db)
             self.write("INSERT INTO meta VALUES ('schema', ?)", (str(SCHEMA),))
@@ -336,14 +340,23 @@ class Journal(Records):
         self.write("INSERT OR REPLACE INTO nodes VALUES (?, ?)", (name, drained))
 
 
+def _check_schema(path: Path, found: str | None) -> None:
+    if found != str(SCHEMA):
+        older = found is not None and found.isdecimal() and int(found) < SCHEMA
+        raise InputError(
+            f"{path} has journal schema {found}, this Themis reads {SCHEMA}; "
+            + (f"the commit {LAST_OLDER} reads it." if older else "use the version that wrote it.")
+        )
+
+
 def _program(fields: dict[str, Any]) -> Program:
-    """A program as it was written; those of earlier versions lack newer fields."""
+    """A program as it was written."""
     return Program(
         **{
             **fields,
             "argv": tuple(fields["argv"]),
-            "modules": tuple(fields.get("modules", ())),
-            "outputs": tuple(fields.get("outputs", ())),
+            "modules": tuple(fields["modules"]),
+            "outputs": tuple(fields["outputs"]),
         }
     )
 

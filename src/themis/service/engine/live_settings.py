@@ -146,8 +146,6 @@ class LiveSettings:
     def _set_profiles(self, user: str, now: Seconds) -> list[str]:
         """Speeds of models that this start is given otherwise than the start before hold from now on."""
         journal = self.engine.journal
-        if journal.meta("book") is None:
-            keep_book(journal, "book", self.book)  # begun by an earlier version, with these
         before = kept_book(journal, "given_book") or kept_book(journal, "book")
         if before is None or before.fingerprint == self.book.fingerprint:
             return []

@@ -23,7 +23,7 @@ from themis.machines.engines.hosts import Host
 from themis.machines.engines.program import Program
 from themis.model.cluster import Machine
 from themis.model.events import SCHEMA, Header, MachineJoined
-from themis.model.settings import EARLIER, Settings
+from themis.model.settings import Settings
 from themis.model.speed import ProfileBook
 from themis.model.units import NONE
 from themis.policies.api import forecaster_of, logged_params, make_policy
@@ -33,7 +33,7 @@ from themis.service.engine.engine import Engine
 from themis.service.engine.folding import Unfolded, fold
 from themis.service.engine.journal import Journal
 from themis.service.engine.quarantine import Owner
-from themis.service.engine.setting_changes import PLAIN, values_of
+from themis.service.engine.setting_changes import values_of
 from themis.service.engine.speed_estimator import read_profile
 from themis.version import __version__
 
@@ -111,7 +111,7 @@ def engine_over(journal: Journal, book: ProfileBook) -> Engine:
     submitted = [read_profile(name, pb.Profile.FromString(m)) for name, m in journal.profiles()]
     book = book_of(journal, header, book).with_profiles(submitted)
     policy = make_policy(header.policy)
-    settings = Settings(**{**EARLIER, **header.settings}, seed=header.seed)
+    settings = Settings(**header.settings, seed=header.seed)
     return Engine(journal, Scheduler(book, settings, policy.pace, policy.needs, forecaster_of(policy)), policy)
 
 
@@ -199,20 +199,8 @@ def _fold(engine: Engine, book: ProfileBook, validate: bool, without: Sequence[O
 
 
 def given_before(engine: Engine, start: Start) -> dict[str, Any]:
-    """The settings that the service was started with the last time, by name.
-
-    A journal of an earlier version says only those of its header, and goes on with the others as they are given now.
-    """
-    found = engine.journal.meta("given")
-    if found is not None:
-        return dict(json.loads(found))
-    header = header_of(engine.journal)
-    own = {"policy": header.policy, "seed": header.seed, **header.settings}
-    fields = {name: own[name] for name in (*PLAIN.values(),) if name in own and name != "shortest_lease_s"}
-    config = replace(start.config, **fields)
-    if config.core_settings.shortest_lease_s != own.get("shortest_lease_s", config.core_settings.shortest_lease_s):
-        config = replace(config, shortest_lease_s=own["shortest_lease_s"])
-    return values_of(config)
+    """The settings that the service was started with the last time, by name."""
+    return dict(json.loads(engine.journal.meta("given") or "{}"))
 
 
 def programs_of(engine: Engine) -> dict[str, tuple[Program, ...]]:

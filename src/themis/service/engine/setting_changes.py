@@ -232,23 +232,8 @@ def differing(before: Values, after: Values) -> dict[str, Any]:
     return out
 
 
-FORMER_DEFAULTS: Values = {"policy": "themis"}
-"""Defaults of earlier versions. A start with another default is no wish of an administrator: what ``themis set`` changed stays."""
-
-
 def merged(given_before: Values, in_force: Values, given: Values) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(what a start changes, what it was given as before although something else is in force), by name.
-
-    Where ``themis set`` changed a setting since it was given its former default, and its present default is given now, that
-    counts as given before.
-    """
-    today = values_of(Config())
-    defaulted = {
-        name: today[name]
-        for name, former in FORMER_DEFAULTS.items()
-        if given_before.get(name) == former != in_force.get(name) and given.get(name) == today[name]
-    }
-    given_before = {**given_before, **defaulted}
+    """(what a start changes, what it was given as before although something else is in force), by name."""
     changes = differing(given_before, given)
     changes = {name: value for name, value in changes.items() if in_force.get(name) != value or name in MACHINES}
     if all(in_force.get(name) == changes.get(name) for name in MACHINES):

@@ -24,7 +24,7 @@ from themis.machines.agent.means import find
 from themis.machines.agent.node_agent import trust
 from themis.service.engine.config import ELSEWHERE, Config
 from themis.service.engine.integrity import check_there, verify
-from themis.service.engine.migrations import SCHEMA
+from themis.service.engine.journal import SCHEMA
 from themis.service.operations.rights import SHARED, WARNINGS
 from themis.service.operations.service_settings import load
 from themis.trust.authority.contexts import day
@@ -138,8 +138,8 @@ def _journal(home: Path) -> tuple[str, str]:
                 verify(db, path, ends=False)
     except sqlite3.DatabaseError as error:
         return "wrong", f"{path} is not a journal of Themis ({error}); move it away, or restore a backup"
-    if found is None or not found[0].isdecimal() or not 1 <= int(found[0]) <= SCHEMA:
-        return "wrong", f"{path} has schema {found and found[0]}, this Themis reads 1 to {SCHEMA}"
+    if found is None or found[0] != str(SCHEMA):
+        return "wrong", f"{path} has schema {found and found[0]}, this Themis reads {SCHEMA}"
     return (
         ("ok", f"{count} records, schema {found[0]}") if intact == "ok" else ("wrong", f"{path} is damaged: {intact}")
     )
