@@ -176,3 +176,22 @@ def test_a_fork_bomb_ends_at_its_gang(root: Path, mode: str) -> None:
         world.until(JobStopped, lambda event: event.job == 0)
         assert "it had as many processes and threads as it may have on this machine, 64, and " in world.logs()
         assert not folder.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a job as another user")
+def test_a_job_of_another_user_runs_in_a_service_that_was_started_with_a_strict_umask(
+    root: Path, tmp_path: Path
+) -> None:
+    for folder in (tmp_path, *tmp_path.parents[:3]):
+        if folder != Path("/tmp"):
+            folder.chmod(0o755)
+    program = shell("cat $THEMIS_RUN_DIR/stop; echo saved > $THEMIS_CHECKPOINT_DIR/here && umask", user="nobody")
+    before = os.umask(0o077)
+    try:
+        with live(root, program, 1, settings=LONG) as world:
+            world.executor.submit(grant(1, (0,)))
+            assert world.until(AttemptEnded).ending is Ending.FINISHED
+            assert "0022" in world.logs()
+            assert world.checkpoint("here").read_text() == "saved\n"
+    finally:
+        os.umask(before)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from processes import PATIENCE_S, end_all, left_of, wait_until
 from themis.client.client import Client
@@ -39,6 +40,8 @@ class Daemon:
     settings: Sequence[str] = QUICK
     process: subprocess.Popen[bytes] | None = None
     starts: int = field(default=0)
+    umask: int = -1
+    """Of the shell that it is started in; -1 for this process's."""
 
     def up(self) -> None:
         """Start it and wait until it answers."""
@@ -67,6 +70,7 @@ class Daemon:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                umask=self.umask,
             )
         wait_until(self._answers, lambda: f"the arbiter answers; it said {self.said()}")
 
@@ -117,7 +121,7 @@ class Daemon:
 
 
 @contextmanager
-def daemon(home: Path, **more: Sequence[str]) -> Iterator[Daemon]:
+def daemon(home: Path, **more: Any) -> Iterator[Daemon]:
     """A running service; whatever is left of it in the end is killed."""
     service = Daemon(home.resolve(), **more)
     try:

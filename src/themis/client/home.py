@@ -90,7 +90,12 @@ def write_endpoint(home: Path, endpoint: Endpoint) -> None:
     draft = home / ".endpoint.json"
     # Clients of before TLS read the first three fields alone, and nothing else.
     known = {key: value for key, value in endpoint._asdict().items() if value or key in ("grpc", "http", "pid")}
-    draft.write_text(json.dumps(known) + "\n")
+    draft.unlink(missing_ok=True)
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(json.dumps(known) + "\n")
+        os.fchmod(
+            file.fileno(), 0o644
+        )  # an address is no secret, and other accounts' clients may have tokens of their own
     draft.replace(home / "endpoint.json")
 
 
@@ -113,7 +118,7 @@ def log_in(home: Path, address: str, token: str, cacert: str = "", pem: str = ""
     InputError : the directory belongs to an arbiter.
     """
     check_log_in(home)
-    home.mkdir(parents=True, exist_ok=True)
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
     home.chmod(0o700)
     write_private(home / "token", token + "\n")
     if pem:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from themis.machines.agent.gpus import device_nodes
 from themis.machines.agent.keeper import PR_SET_CHILD_SUBREAPER
 from themis.machines.agent.means import AUTO, find
 from themis.machines.agent.node_agent import AgentSettings, NodeAgent
-from themis.machines.agent.system import prctl
+from themis.machines.agent.system import UMASK, prctl
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -32,6 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--containment", default=AUTO, help="of jobs: auto, cgroup, namespace or none")
     parser.add_argument("--cache-bytes", type=int, default=50 << 30, help="size of bundles and environments to keep")
     given = parser.parse_args(arguments)
+    os.umask(UMASK)
     try:
         settings = AgentSettings(
             node=given.node,

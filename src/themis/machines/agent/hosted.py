@@ -31,6 +31,7 @@ from themis.machines.agent.identity import SERVER_NAME, load, write
 from themis.machines.agent.joining import TASKS, Wish, join
 from themis.machines.agent.locks import locked
 from themis.machines.agent.messages import build
+from themis.machines.agent.system import UMASK
 from themis.machines.agent.systemd_unit import install, uninstall
 from themis.trust.authority.contact import first_contact
 
@@ -315,6 +316,7 @@ VERBS = {"look": look, "bring": bring, "end": end}
 
 def main() -> int:
     """One verb; exit code 0, also where the answer is an error."""
+    os.umask(UMASK)
     try:
         request: Request = build(Request, json.loads(sys.stdin.read()))
         answer = VERBS[sys.argv[1]](request)

@@ -59,7 +59,7 @@ def state_folder() -> Path:
 
 def save(state: Path, identity: Identity, authority: str, joined: Joined) -> None:
     """Keep them, so that a machine that loses power has all or none of it: ``machine.json`` comes last."""
-    state.mkdir(parents=True, exist_ok=True)
+    state.mkdir(parents=True, exist_ok=True, mode=0o700)
     state.chmod(0o700)
     write(state / "authority.pem", authority)
     renew(state, joined)

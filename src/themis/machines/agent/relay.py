@@ -29,7 +29,7 @@ from themis.machines.agent.gpus import Claim, claim, nvml_gpus, release
 from themis.machines.agent.locks import inhabited, locked
 from themis.machines.agent.logfile import turned
 from themis.machines.agent.messages import PROTOCOL
-from themis.machines.agent.system import clock
+from themis.machines.agent.system import clock, passable
 
 WAIT_S = 1.0
 """Longest that a call waits."""
@@ -67,8 +67,7 @@ class Relay:
         """Of each log that is followed: (inode, bytes read)."""
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         not_planted(self.root)
-        # Root's jobs run as their submitters, who must come through to their own folders.
-        self.root.chmod(0o711 if os.geteuid() == 0 else 0o700)
+        passable(self.root)
         # The latest relay of a folder is the one that counts: an engine may start another before the last one is dead.
         self.mark = f"{os.getpid()} {clock()}"
         (self.root / "relay").write_text(self.mark)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import os
 import random
 import signal
 import ssl
@@ -41,6 +42,7 @@ from themis.machines.agent.identity import SERVER_NAME, expires, load, renew
 from themis.machines.agent.logfile import LogLines
 from themis.machines.agent.messages import PROTOCOL
 from themis.machines.agent.relay import Relay, physical
+from themis.machines.agent.system import UMASK
 from themis.trust.authority.contexts import client_context, day, in_words
 
 FIRST_WAIT_S, MOST_WAIT_S = 0.2, 10.0
@@ -238,6 +240,7 @@ def serve(state: Path) -> None:
     ------
     InputError : the service refuses this machine, or something of it is not in order.
     """
+    os.umask(UMASK)
     remote = Remote(state)
     try:
         asyncio.run(_until_told(remote))

@@ -20,6 +20,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, NoReturn, Protocol
 
+UMASK = 0o022
+"""Of the service, its agents, supervisors and jobs, whatever umask they were started with: other accounts cannot write to their
+files, and users of jobs can reach their own. What others must not read has a mode of its own."""
 PORTS = range(20000, 32000)
 """Below what Linux hands out for outgoing connections, so that a port found free stays free."""
 
@@ -27,6 +30,12 @@ PORTS = range(20000, 32000)
 def clock() -> float:
     """Seconds since boot, never set back, also counting sleep: one clock for every process of this machine."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def passable(folder: Path) -> None:
+    """Make a folder, if it is missing, and set its mode: where root runs jobs, their accounts can pass through it."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder.chmod(0o711 if os.geteuid() == 0 else 0o700)
 
 
 class Child(Protocol):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from themis.errors import InputError
 from themis.machines.agent.identity import load
+from themis.machines.agent.system import UMASK
 
 NAME = "themis-agent.service"
 UNIT = """\
@@ -44,8 +45,10 @@ def install(state: Path, python: str) -> list[str]:
         raise InputError(
             f"systemd does not run on this machine; start `themis agent run --state {state}` at boot in another way."
         )
+    os.umask(UMASK)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / NAME
+    path.unlink(missing_ok=True)  # one of before may have another mode
     path.write_text(text(machine.name, state, python, system=root))
     for words in (["daemon-reload"], ["enable", NAME], ["restart", NAME]):
         done = subprocess.run([*systemctl, *words], capture_output=True, text=True, timeout=60.0)

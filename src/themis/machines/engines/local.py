@@ -42,7 +42,7 @@ from themis.machines.agent.messages import (
     Rejected,
     Upload,
 )
-from themis.machines.agent.system import clock
+from themis.machines.agent.system import clock, passable
 from themis.machines.agent.tasks import user_for
 from themis.machines.bundles.copies import Copies
 from themis.machines.bundles.store import Store
@@ -144,7 +144,7 @@ class LocalExecutor(Executor):
         """When an agent was last restarted that has not come yet, and how long the next one waits."""
         self._closing = threading.Event()
         self._broken: BaseException | None = None
-        self.root.mkdir(parents=True, exist_ok=True)
+        passable(self.root)
         self._server = renewer.server if renewer is not None else listen(socket_file(self.root))
         self._thread = threading.Thread(target=self._run, name="themis-executor", daemon=True)
 
