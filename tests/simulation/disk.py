@@ -26,6 +26,9 @@ MOMENTS = (
 )
 """Of a crash: in the journal, or as a command goes to the executor."""
 
+RESERVE = 200
+"""Pages that the journal has before it needs them."""
+
 
 class Crash(BaseException):
     """The service's process ends here and now."""
@@ -41,6 +44,8 @@ class Disk:
         """At which moment, after so many more of its kind, the process ends."""
         self.failing: str = ""
         """What SQLite answers to each write; empty while all is well."""
+        self.low = False
+        """The disk is full, whatever the journal may still write."""
         self.power = False
         """The crash is one of the whole machine: what was not synced is lost."""
         self.loses = ""
@@ -74,7 +79,7 @@ class Disk:
             db.dead = True
             db.inner.close()
         shutil.rmtree(old)
-        self.db, self.crash_at, self.failing, self.power = None, None, "", False
+        self.db, self.crash_at, self.failing, self.power, self.low = None, None, "", False, False
 
     def _tear(self, torn_from: int | None) -> None:
         log = self.folder / "journal.db-wal"
@@ -107,14 +112,20 @@ class Disk:
         self.whole.rename(self.folder)
         self.whole = None
 
-    def full(self, pages: int) -> None:
-        """The journal may grow by so many pages only."""
+    def space(self) -> tuple[int, int]:
+        """Bytes that are free, and all bytes, as the journal asks for them."""
+        return 0 if self.low else 1 << 30, 1 << 30
+
+    def full(self, pages: int, *, reserve: bool) -> None:
+        """The journal may grow by so many pages only, and by its ``reserve``."""
+        self.low, pages = True, pages + RESERVE * reserve
         if self.db is not None and not self.db.dead and not self.db.inner.in_transaction:
             there = int(self.db.inner.execute("PRAGMA page_count").fetchone()[0])
             self.db.inner.execute(f"PRAGMA max_page_count = {there + pages}")
 
     def room(self) -> None:
         """There is room again."""
+        self.low = False
         if self.db is not None and not self.db.dead:
             self.db.inner.execute(f"PRAGMA max_page_count = {1 << 30}")
 

@@ -84,7 +84,7 @@ def _service(world: World, fault: Fault) -> None:
         case "service pauses":
             service.paused_until = world.now + fault.lasts
         case "disk is full":
-            disk.full(int(fault.where * 3))
+            disk.full(int(fault.where * 3), reserve=fault.where > 0.5)
             world.ends.append((world.now + fault.lasts, disk.room))
         case "disk is read-only":
             disk.failing = "attempt to write a readonly database"

@@ -179,7 +179,7 @@ class Service:
         world.settings.before_start()
         try:
             journal = Journal(world.disk.path, world.disk.connect)
-            journal.pause, made = self._pause, list[Executor]()
+            journal.pause, journal.disk, made = self._pause, world.disk.space, list[Executor]()
 
             def executor(programs: Any, emit: Any, book: Any) -> Executor:
                 made.append(Executor(world, (), programs, emit, emit, pace=estimated_pace(book)))

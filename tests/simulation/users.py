@@ -11,7 +11,7 @@ from simulation.plan import Action, Submission
 from simulation.settings import configured
 from themis.client import themis_pb2 as pb
 from themis.errors import InputError
-from themis.service.api.submission import submit
+from themis.service.api.submission import DiskLow, submit
 from themis.service.engine.arbiter import Arbiter
 from themis.service.engine.pending_calls import Call, Closed
 
@@ -112,6 +112,8 @@ class Users:
         error = reply.exception()
         if isinstance(error, Closed) or (error is not None and not isinstance(error, InputError)):
             return False  # the service ended, or broke, before it answered
+        if isinstance(error, DiskLow):
+            return False  # submitted again
         self._noted(event, reply)
         if isinstance(event, Submission):
             if error is not None:

@@ -76,6 +76,8 @@ class Copies:
             raise InputError(
                 f"{error.filename or folder} cannot be used for copies of checkpoints and outputs: {error.strerror}."
             ) from None
+        self.admit: Callable[[int, int, int], None] = lambda app, size, instead: None
+        """Raises InputError where an app's user may not add a copy of this size instead of one."""
         self._coming: dict[tuple[int, int], _Coming] = {}
         self._lock = RLock()
         try:
@@ -186,6 +188,8 @@ class Copies:
                 raise InputError(
                     f"the copy has {size / 2**20:.1f} MiB, more than {self.most / 2**20:.1f} MiB (max_copy)"
                 )
+            old = self._db.execute("SELECT bytes FROM copies WHERE job = ?", (job,)).fetchone()
+            self.admit(app, size, int(old[0]) if old is not None else 0)
             coming = _Coming(number, size, self.store.receive(size))
             self._coming[job, attempt] = coming
         if offset == coming.incoming.size:

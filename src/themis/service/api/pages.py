@@ -218,6 +218,7 @@ def _bundle(api: Api, values: Values) -> dict[str, Any]:
 
 def _receive(api: Api, values: Values, size: int) -> Incoming:
     check_name(values["sha256"])
+    api.arbiter.disk.admit(api.caller.user, size)
     return api.arbiter.bundles.receive(size)
 
 

@@ -246,6 +246,9 @@ def _outside(api: Api) -> Iterator[Figure]:
     disk = os.statvfs(home)
     free, text = disk.f_bavail * disk.f_frsize, "Free bytes on the disk of the data directory."
     yield "gauge", "themis_disk_free_bytes", text, (), _one(free)
+    text = "Bytes of the user's checkpoints, logs, files and copies in the data directory."
+    users = a.disk.found.users if a.disk.found is not None else {}
+    yield "gauge", "themis_user_disk_bytes", text, ("user",), _counted(dict(users))
     text = "Agents of apps that are connected."
     yield "gauge", "themis_app_agents", text, (), _one(len(a.agents.connected()))
     text = "Calls under way that follow events or logs."

@@ -63,6 +63,7 @@ from themis.service.engine import recovery, state_snapshots
 from themis.service.engine.agents import AgentRegistry
 from themis.service.engine.arbiter_queue import MakeExecutor, Message, Outbox, WakeUp
 from themis.service.engine.config import Config
+from themis.service.engine.disk_usage import DiskWatch
 from themis.service.engine.housekeeping import Housekeeping
 from themis.service.engine.journal import Entry, Journal
 from themis.service.engine.live_settings import LiveSettings
@@ -151,6 +152,7 @@ class Arbiter:
         self.instant: Seconds = 0.0
         """The time that everything in the open transaction happens at."""
         self._closing = self._ended = False
+        self.disk = DiskWatch(journal.path.parent, config.user_disk, lambda: set(self.state.occupied))
         self.turned = time.monotonic()
         """When a transaction was last on disk, on ``time.monotonic``."""
         self.agents = AgentRegistry(

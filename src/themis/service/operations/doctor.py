@@ -8,7 +8,7 @@ import socket
 import sqlite3
 import sys
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -23,6 +23,7 @@ from themis.machines.agent.gpus import nvml_gpus
 from themis.machines.agent.means import find
 from themis.machines.agent.node_agent import trust
 from themis.service.engine.config import ELSEWHERE, Config
+from themis.service.engine.disk_usage import usage_of
 from themis.service.engine.integrity import check_there, verify
 from themis.service.engine.journal import SCHEMA
 from themis.service.operations.rights import SHARED, WARNINGS
@@ -98,9 +99,12 @@ def _home(home: Path) -> tuple[str, str]:
 def _disk(home: Path) -> tuple[str, str]:
     there = next(p for p in (home, *home.parents) if p.exists())
     free = shutil.disk_usage(there).free
+    most = ""
+    with suppress(OSError, sqlite3.Error):
+        most = usage_of(home).most() if (home / "journal.db").exists() else ""
     return (
         "ok" if free >= LEAST_FREE else "wrong",
-        f"{free / 2**30:.1f} GiB free; for journal, logs and checkpoints",
+        f"{free / 2**30:.1f} GiB free; for journal, logs and checkpoints{f', of which {most}' if most else ''}",
     )
 
 

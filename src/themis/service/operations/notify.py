@@ -209,6 +209,7 @@ class Notifier:
         self.watcher = Watcher(
             settings, lambda: arbiter.state, lambda app: read_reason(path, app), lambda app: read_why_held(path, app)
         )
+        self.most: Callable[[], str] = lambda: arbiter.disk.found.most() if arbiter.disk.found is not None else ""
         self.mark = self.path.with_name("notified")
         self.after = self._read_mark(arbiter.journal.last()[0])
         self._ending, self._disk_at, self._full = threading.Event(), 0.0, False
@@ -253,6 +254,8 @@ class Notifier:
         if was or not self._full:
             return []
         text = f"{free / 2**30:.1f} GiB are free for the journal, logs and checkpoints in {self.path.parent}."
+        if self.most():
+            text += f" Of it, {self.most()}."
         return [Notification(ADMINS, "the disk is nearly full", text)]
 
     def _read_mark(self, last: int) -> int:

@@ -226,6 +226,10 @@ def start(
         without=without,
     )
     keep_swept(arbiter)
+    arbiter.housekeeping.chores.append(arbiter.disk.run)
+    copies.admit = lambda app, size, instead: arbiter.disk.admit(arbiter.state.app_specs[app].user, size, instead)
+    if isinstance(arbiter.executor, LocalExecutor):
+        arbiter.executor.gangs.disks.at_rest = arbiter.disk.rest
     signs_in = oidc_setup.sign_ins(home, config.oidc, access, arbiter)
     notifies = notifier(arbiter, config.notify)
     arbiter.start()
