@@ -22,12 +22,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from themis.machines.agent.agent import hold
-
 from bench_growth import AT_ONCE, GAP_S, batch, turn
 from bench_service import Nothing
 from themis.machines.agent.channel import ChannelClosed, SocketChannel, connect
 from themis.machines.agent.messages import PROTOCOL, Hello, Lease, Renew
+from themis.machines.agent.node_agent import hold
 from themis.machines.agent.system import SYSTEM
 from themis.machines.engines.renewer import note_lease, socket_file
 from themis.service.engine.arbiter import Arbiter

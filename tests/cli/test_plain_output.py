@@ -38,6 +38,7 @@ APP = {
     "demand": 128,
     "jobs": 64,
     "jobs_ended": 31,
+    "jobs_done": 31,
     "progress": 0.54,
     "waits": "at_once",
     "rho": 1.34,

@@ -29,6 +29,7 @@ from themis.model.events import (
     Event,
     Grant,
     Header,
+    JobProgress,
     JobStopped,
     MachineFailed,
     MachineJoined,
@@ -269,6 +270,22 @@ def test_jobs_that_ended_early_are_done_as_far_as_progress_goes(tmp_path: Path) 
             w.finish(job, steps=10.0)
         row = w.ask(lambda a: views.apps(a, views.pb.AppsRequest())).apps[0]
         assert (row.jobs_ended, row.progress) == (1, pytest.approx(0.5, abs=0.01)), "the other one begins its next rung"
+
+
+@pytest.mark.parametrize("outcome", ["cancelled", "failed"])
+def test_an_app_that_was_given_up_shows_what_it_did_and_which_jobs_are_done(tmp_path: Path, outcome: str) -> None:
+    with world(tmp_path, 2, retries=0) as w:
+        enter(w, jobs=2, steps=100.0)
+        w.finish(0)
+        w.say(JobProgress(job=1, attempt=1, steps=40.0))
+        if outcome == "cancelled":
+            w.ask(lambda a: a.cancel(0))
+        else:
+            w.say(replace(ended(1, 1, Ending.FAILED, 5), app=0), JobStopped(job=1, attempt=1, steps=40.0))
+        row = w.ask(lambda a: views.apps(a, views.pb.AppsRequest(ended=True))).apps[0]
+        assert row.state == outcome
+        assert (row.jobs, row.jobs_ended, row.jobs_done) == (2, 2, 1)
+        assert row.progress == pytest.approx(0.7, abs=0.01)
 
 
 def test_without_a_machine_in_service_there_is_no_rho(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import hmac
 import json
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -424,17 +423,3 @@ def test_a_user_has_so_many_sign_ins_and_the_oldest_ends(door: Door) -> None:
     other = door.sign_ins.begin(replace(who, user="bob", subject="id of bob"))[0]
     assert door.who(other) is not None
     assert door.who(tokens[-1]) is not None
-
-
-def test_the_audit_log_is_bounded_and_the_newest_entries_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("themis.service.api.audit.MOST_BYTES", 4000)
-    audit = Audit(tmp_path)
-    for number in range(400):
-        audit.add(Caller(user="ann", admin=False, address=FROM), "Cancel", str(number), refused="x" * 5000)
-    files = list(tmp_path.glob("audit*.jsonl"))
-    assert sum(file.stat().st_size for file in files) < 5 * 4000
-    assert [entry.target for entry in audit.read("ann", 3)] == ["399", "398", "397"]
-    assert audit.read("bob") == []
-    with suppress(FileNotFoundError):
-        audit.path.write_bytes(audit.path.read_bytes() + b'{"time": 1, "us')
-    assert audit.read(limit=1)[0].target == "399"

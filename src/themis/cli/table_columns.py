@@ -268,7 +268,7 @@ def _limit(row: Any) -> str:
 APPS: Columns = {
     **WHO,
     "GPUs": lambda r: f"{r['gpus']}/{r['demand']}",
-    "jobs": lambda r: f"{r['jobs_ended']}/{r['jobs']}",
+    "jobs": lambda r: f"{r['jobs_done']}/{r['jobs']}",
     "time": _time_used,
     "progress": _progress,
     "pending reason": _plain("waits"),

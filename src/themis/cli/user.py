@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -22,13 +22,20 @@ ACCOUNTS: Columns = {
     "since": lambda r: clock(r["added"]),
     "until": lambda r: clock(r["ends"]) if r["ends"] else "",
 }
+
+
+def _times(row: Any) -> str:
+    """How many refused calls of one minute an entry stands for."""
+    return f" {row['count']} times" if row["count"] > 1 else ""
+
+
 ENTRIES: Columns = {
     "time": lambda r: clock(r["time"]),
     "user": lambda r: r["user"] or "-",
     "by": lambda r: r["method"],
     "from": lambda r: r["address"] or "-",
     "action": lambda r: f"{r['action']} {r['target']}".strip()[:40],
-    "outcome": lambda r: f"{r['outcome']}: {r['message']}" if r["message"] else r["outcome"],
+    "outcome": lambda r: f"{r['outcome']}{_times(r)}: {r['message']}" if r["message"] else r["outcome"],
 }
 
 app = Verbs(no_args_is_help=True, help="Manage the users of the service (administrators only).")

@@ -53,7 +53,7 @@ COLUMNS: Mapping[str, Columns] = {
     "App": {
         **_APP,
         "GPUs": lambda a: f"{a.gpus}/{a.demand}",
-        "jobs ended": lambda a: f"{a.jobs_ended}/{a.jobs}",
+        "jobs done": lambda a: f"{a.jobs_done}/{a.jobs}",
         "GPU hours": lambda a: f"{a.gpu_hours:.2f}",
         "pending reason": lambda a: a.reason,
     },

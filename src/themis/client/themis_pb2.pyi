@@ -49,7 +49,7 @@ class AuditReply(_message.Message):
     def __init__(self, entries: _Optional[_Iterable[_Union[AuditEntry, _Mapping]]] = ...) -> None: ...
 
 class AuditEntry(_message.Message):
-    __slots__ = ("time", "user", "method", "address", "action", "target", "outcome", "message")
+    __slots__ = ("time", "user", "method", "address", "action", "target", "outcome", "message", "count")
     TIME_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
     METHOD_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +58,7 @@ class AuditEntry(_message.Message):
     TARGET_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
     time: float
     user: str
     method: str
@@ -66,7 +67,8 @@ class AuditEntry(_message.Message):
     target: str
     outcome: str
     message: str
-    def __init__(self, time: _Optional[float] = ..., user: _Optional[str] = ..., method: _Optional[str] = ..., address: _Optional[str] = ..., action: _Optional[str] = ..., target: _Optional[str] = ..., outcome: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+    count: int
+    def __init__(self, time: _Optional[float] = ..., user: _Optional[str] = ..., method: _Optional[str] = ..., address: _Optional[str] = ..., action: _Optional[str] = ..., target: _Optional[str] = ..., outcome: _Optional[str] = ..., message: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
 
 class SettingsRequest(_message.Message):
     __slots__ = ()
@@ -440,7 +442,7 @@ class JobFileReply(_message.Message):
     def __init__(self, apps: _Optional[_Iterable[_Union[SubmitReply, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class App(_message.Message):
-    __slots__ = ("id", "name", "user", "state", "gpus", "demand", "jobs", "jobs_ended", "progress", "submitted", "ended", "rho", "gpu_hours", "weight", "reason", "waits", "warning", "elapsed_s", "walltime_s", "steps_known", "nodes")
+    __slots__ = ("id", "name", "user", "state", "gpus", "demand", "jobs", "jobs_ended", "progress", "submitted", "ended", "rho", "gpu_hours", "weight", "reason", "waits", "warning", "elapsed_s", "walltime_s", "steps_known", "nodes", "jobs_done")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
@@ -462,6 +464,7 @@ class App(_message.Message):
     WALLTIME_S_FIELD_NUMBER: _ClassVar[int]
     STEPS_KNOWN_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
+    JOBS_DONE_FIELD_NUMBER: _ClassVar[int]
     id: int
     name: str
     user: str
@@ -483,7 +486,8 @@ class App(_message.Message):
     walltime_s: float
     steps_known: bool
     nodes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., state: _Optional[str] = ..., gpus: _Optional[int] = ..., demand: _Optional[int] = ..., jobs: _Optional[int] = ..., jobs_ended: _Optional[int] = ..., progress: _Optional[float] = ..., submitted: _Optional[float] = ..., ended: _Optional[float] = ..., rho: _Optional[float] = ..., gpu_hours: _Optional[float] = ..., weight: _Optional[float] = ..., reason: _Optional[str] = ..., waits: _Optional[str] = ..., warning: _Optional[str] = ..., elapsed_s: _Optional[float] = ..., walltime_s: _Optional[float] = ..., steps_known: _Optional[bool] = ..., nodes: _Optional[_Iterable[str]] = ...) -> None: ...
+    jobs_done: int
+    def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., state: _Optional[str] = ..., gpus: _Optional[int] = ..., demand: _Optional[int] = ..., jobs: _Optional[int] = ..., jobs_ended: _Optional[int] = ..., progress: _Optional[float] = ..., submitted: _Optional[float] = ..., ended: _Optional[float] = ..., rho: _Optional[float] = ..., gpu_hours: _Optional[float] = ..., weight: _Optional[float] = ..., reason: _Optional[str] = ..., waits: _Optional[str] = ..., warning: _Optional[str] = ..., elapsed_s: _Optional[float] = ..., walltime_s: _Optional[float] = ..., steps_known: _Optional[bool] = ..., nodes: _Optional[_Iterable[str]] = ..., jobs_done: _Optional[int] = ...) -> None: ...
 
 class Attempt(_message.Message):
     __slots__ = ("number", "ending", "cause", "code", "seconds", "steps", "killed", "message", "ended")

@@ -184,7 +184,7 @@ def _picture(apps: Sequence[pb.App], client: Client, elapsed: float) -> Group:
             app.user,
             app.state,
             f"{app.gpus} of {app.demand}",
-            f"{app.jobs_ended}/{app.jobs}",
+            f"{app.jobs_done}/{app.jobs}",
             f"{app.progress:.0%}",
             f"{app.rho:.2f}" if app.HasField("rho") else "",
         )

@@ -1,40 +1,56 @@
-"""Who did what from where: sign-ins and changes, one JSON object a line, in files of a bounded size. The journal has what followed.
+"""Who did what from where: sign-ins and changes, in ``audit.db`` of the data directory. The journal has what followed.
 
-Anybody can fail to sign in, so these lines are not the journal's: the oldest are dropped.
+Nobody can wash out what others did: changes are kept by time (``audit_keep``), those of each user who is no administrator up to a
+number of their own, and refused calls, which anybody can make, are one row a minute for each caller, action and reason, with their
+count, likewise up to a number for each caller.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-import os
+import sqlite3
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from themis.service.api.access import Caller
 
-MOST_BYTES, FILES = 4 << 20, 4
-"""Bytes of a file, and how many files are kept: ``audit.jsonl``, ``audit.1.jsonl``, ..."""
+KEEP_S = 90 * 86400.0
+"""Seconds that entries are kept."""
+MOST_OF_USER, MOST_REFUSED = 20_000, 2_000
+"""Changes of a user who is no administrator, and rows of refused calls of any caller; all who did not sign in are one caller."""
+MINUTE_S = 60.0
+EVERY, EVERY_S = 50, 3600.0
+"""Entries between two looks at one caller's number, and seconds between two looks at what is too old."""
 MOST_TEXT = 300
 """Characters of a text."""
 MOST_ENTRIES = 1000
+_TABLES = """
+CREATE TABLE IF NOT EXISTS entries (
+    number INTEGER PRIMARY KEY, time REAL NOT NULL, user TEXT NOT NULL, method TEXT NOT NULL, address TEXT NOT NULL,
+    action TEXT NOT NULL, target TEXT NOT NULL, outcome TEXT NOT NULL, message TEXT NOT NULL, count INTEGER NOT NULL,
+    admin INTEGER NOT NULL
+);
+CREATE INDEX IF NOT EXISTS entries_by_user ON entries (user, outcome, time);
+CREATE INDEX IF NOT EXISTS entries_by_time ON entries (time);
+"""
+_COLUMNS = "time, user, method, address, action, target, outcome, message, count"
 
 log = logging.getLogger("themis.service")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A sign-in or a change.
+    """A sign-in or a change, or refused calls of one minute that differ in their targets alone.
 
     Attributes
     ----------
-    time : seconds since 1970. ``user`` : who called; empty where nobody signed in.
+    time : seconds since 1970, of the last of them. ``user`` : who called; empty where nobody signed in.
     method : ``token`` or ``oidc``. ``address`` : of the caller; empty for the service itself.
-    action : a method of the API, or ``SignIn``. ``target`` : what it was done to.
-    outcome : ``ok`` or ``refused``; then ``message`` says why.
+    action : a method of the API, or ``SignIn``. ``target`` : what it was done to, the last time.
+    outcome : ``ok`` or ``refused``; then ``message`` says why. ``count`` : how many calls.
     """
 
     time: float
@@ -45,71 +61,96 @@ class Entry:
     target: str
     outcome: str
     message: str
+    count: int = 1
 
 
 class Audit:
-    """The files in a data directory; for any thread."""
+    """The entries of a data directory; for any thread. ``keep_s`` : says how many seconds they are kept."""
 
-    def __init__(self, home: Path) -> None:
-        self.path = home / "audit.jsonl"
+    def __init__(
+        self, home: Path, keep_s: Callable[[], float] = lambda: KEEP_S, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.path, self.keep_s, self.clock = home / "audit.db", keep_s, clock
         self._lock = threading.Lock()
+        self._open: sqlite3.Connection | None = None
         self._failed = False
+        self._added: dict[str, int] = {}
+        """Entries of each caller since its number was looked at."""
+        self._swept_at = 0.0
 
     def add(self, caller: Caller, action: str, target: str = "", refused: str = "") -> None:
         """Write an entry. A disk that is full does not stop the call: it is logged."""
-        entry = Entry(
-            time=time.time(),
-            user=caller.user,
-            method=caller.method,
-            address=caller.address,
-            action=action,
-            target=target[:MOST_TEXT],
-            outcome="refused" if refused else "ok",
-            message=refused[:MOST_TEXT],
-        )
-        line = json.dumps(asdict(entry)) + "\n"
+        now = self.clock()
+        key = (caller.user, caller.method, caller.address, action, refused[:MOST_TEXT])
         with self._lock:
             try:
-                self._write(line.encode())
+                with self._db() as db:
+                    if not (refused and self._counted(db, now, target[:MOST_TEXT], key)):
+                        db.execute(
+                            f"INSERT INTO entries ({_COLUMNS}, admin) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 1, ?)",
+                            (now, *key[:4], target[:MOST_TEXT], "refused" if refused else "ok", key[4], caller.admin),
+                        )
+                    self._sweep(db, caller.user, now)
                 self._failed = False
-            except OSError as error:
+            except (sqlite3.Error, OSError) as error:
                 if not self._failed:
                     log.warning("cannot write %s: %s; sign-ins and changes are not recorded.", self.path, error)
                 self._failed = True
 
-    def _write(self, line: bytes) -> None:
-        with open(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
-            file.write(line)
-            full = file.tell() >= MOST_BYTES
-        if full:
-            for number in range(FILES - 1, 0, -1):
-                older = self._file(number - 1)
-                if older.exists():
-                    older.replace(self._file(number))
+    def _db(self) -> sqlite3.Connection:
+        if self._open is None:
+            self.path.touch(mode=0o600)
+            db = sqlite3.connect(self.path, check_same_thread=False)
+            try:
+                db.execute("PRAGMA journal_mode = WAL")
+                db.execute("PRAGMA synchronous = NORMAL")
+                db.executescript(_TABLES)
+            except BaseException:
+                db.close()
+                raise
+            self._open = db
+        return self._open
 
-    def _file(self, number: int) -> Path:
-        return self.path.with_name(f"audit.{number}.jsonl") if number else self.path
+    def _counted(self, db: sqlite3.Connection, now: float, target: str, key: tuple[str, ...]) -> bool:
+        """Count a refused call with others of its minute; returns whether there was one."""
+        found = db.execute(
+            "UPDATE entries SET count = count + 1, time = ?, target = ? WHERE number = (SELECT number FROM entries WHERE user = ? "
+            "AND outcome = 'refused' AND time >= ? AND method = ? AND address = ? AND action = ? AND message = ? "
+            "ORDER BY time DESC LIMIT 1)",
+            (now, target, key[0], now // MINUTE_S * MINUTE_S, *key[1:]),
+        )
+        return found.rowcount > 0
+
+    def _sweep(self, db: sqlite3.Connection, user: str, now: float) -> None:
+        """Drop what is too old, and of this caller what is too much."""
+        if now >= self._swept_at + EVERY_S:
+            self._swept_at = now
+            db.execute("DELETE FROM entries WHERE time < ?", (now - self.keep_s(),))
+        self._added[user] = self._added.get(user, 0) + 1
+        if self._added[user] < EVERY:
+            return
+        del self._added[user]
+        for outcome, most in (("ok", MOST_OF_USER), ("refused", MOST_REFUSED)):
+            db.execute(
+                "DELETE FROM entries WHERE number IN (SELECT number FROM entries WHERE user = ? AND outcome = ? "
+                "AND NOT (admin AND outcome = 'ok') ORDER BY time DESC LIMIT -1 OFFSET ?)",
+                (user, outcome, most),
+            )
 
     def read(self, user: str = "", limit: int = 0) -> list[Entry]:
         """Entries, the newest first. ``user`` : of one user; empty: of all. ``limit`` : at most so many; 0: ``MOST_ENTRIES``."""
-        out: list[Entry] = []
         most = min(limit or MOST_ENTRIES, MOST_ENTRIES)
         with self._lock:
-            for entry in self._backwards():
-                if len(out) >= most:
-                    break
-                if user in ("", entry.user):
-                    out.append(entry)
-        return out
+            rows = self._db().execute(
+                f"SELECT {_COLUMNS} FROM entries WHERE ?1 = '' OR user = ?1 ORDER BY time DESC, number DESC LIMIT ?2",
+                (user, most),
+            )
+            names = _COLUMNS.split(", ")
+            return [Entry(**dict(zip(names, row, strict=True))) for row in rows.fetchall()]
 
-    def _backwards(self) -> Iterator[Entry]:
-        for number in range(FILES):
-            try:
-                lines = self._file(number).read_bytes().splitlines()
-            except FileNotFoundError:
-                continue
-            for line in reversed(lines):
-                try:
-                    yield Entry(**json.loads(line))
-                except (ValueError, TypeError):
-                    continue  # cut off when the machine stopped
+    def close(self) -> None:
+        """Close the file; the next entry opens it again."""
+        with self._lock:
+            if self._open is not None:
+                self._open.close()
+                self._open = None

@@ -99,7 +99,10 @@ class Api:
         oidc: Oidc | None = None,
     ) -> None:
         self.arbiter, self.root, self.access, self.door, self.tls = arbiter, root, access, door, tls
-        self.oidc, self.audit = oidc, oidc.audit if oidc is not None else Audit(arbiter.journal.path.parent)
+        self.oidc, self.audit = (
+            oidc,
+            oidc.audit if oidc is not None else Audit(arbiter.journal.path.parent, lambda: arbiter.config.audit_keep_s),
+        )
         self.caller = access.owner
         self.http_port = 0
         """Of the HTTP API, once it is served; 0 for none."""

@@ -21,6 +21,8 @@ from themis.service.engine.journal import Entry
 from themis.sim import dump
 
 MOST_APPS = 1000
+GIVEN_UP = ("cancelled", "failed")
+"""Outcomes of jobs and apps that leave work undone."""
 _JOB_STATES = {
     Status.WAITING: "waiting",
     Status.RUNNING: "running",
@@ -87,6 +89,7 @@ def app_row(
     a = entry.app
     t, jobs = s.apps, s.app_jobs(a)
     ended = s.jobs.status[jobs] == Status.ENDED
+    over = ended & ~_given_up(s, entry, jobs)
     done = s.steps_now(jobs)
     attained = float(t.attained[a] + t.leased[a] * max(s.now - t.since[a], 0.0))
     row = pb.App(
@@ -98,9 +101,10 @@ def app_row(
         demand=int(t.demand[a]),
         jobs=len(jobs),
         jobs_ended=int(ended.sum()),
+        jobs_done=int(over.sum()),
         submitted=arbiter.epoch + entry.submitted,
         weight=float(t.weight[a]),
-        progress=_progress(done / np.maximum(s.jobs.total[jobs], 1e-9), ended),
+        progress=_progress(done / np.maximum(s.jobs.total[jobs], 1e-9), over),
         gpu_hours=attained / 3600,
         reason=entry.reason,
         elapsed_s=float(ran_s(arbiter, s, jobs).max(initial=0.0)),
@@ -149,9 +153,18 @@ def _nodes_of(s: State, jobs: Iterable[int]) -> list[str]:
     return sorted({s.machines[s.gpu_machine[g]].name for j in jobs for g in s.job_gpus.get(j, ())})
 
 
-def _progress(done: Float, ended: Bool) -> float:
-    """Mean over an app's jobs; finished jobs count as fully done."""
-    return float(np.where(ended, 1.0, np.clip(done, 0, 1)).mean())
+def _given_up(s: State, entry: Entry, jobs: Int) -> Bool:
+    """Jobs that ended with work left which nobody does: failed and cancelled ones."""
+    outcome = s.jobs.outcome[jobs]
+    # Journals of earlier versions say how apps ended, and not how their jobs did.
+    unknown = (outcome == 0) & (entry.outcome in GIVEN_UP)
+    given_up: Bool = np.isin(outcome, [OUTCOMES.index(name) for name in GIVEN_UP]) | unknown
+    return given_up
+
+
+def _progress(done: Float, over: Bool) -> float:
+    """Mean over an app's jobs; ``over`` : nothing of them is left to do."""
+    return float(np.where(over, 1.0, np.clip(done, 0, 1)).mean())
 
 
 def _app_state(s: State, entry: Entry, stopping: Container[int]) -> str:

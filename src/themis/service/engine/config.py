@@ -101,6 +101,7 @@ class Config:
     solve_s : approximate limit of a decision; its searches then stop with the best answer found and its proven gap.
         A policy that takes three times as long is stopped, and ``fifo`` decides.
     journal_keep_s : records of the journal that are older are dropped once pictures of the state cover them.
+    audit_keep_s : entries of the audit log that are older are dropped.
     journal_reserve_bytes : that the journal keeps of its disk for itself, at most a quarter of what is free.
     logs_keep_s : ranks' logs of apps that were over for longer are dropped. ``checkpoints_keep_s`` : likewise the
         checkpoints of apps that completed, of those below the home; None keeps them.
@@ -181,6 +182,7 @@ class Config:
     solve_s: Seconds = 10.0
     agent_s: Seconds = 2.0
     journal_keep_s: Seconds = 30 * 86400.0
+    audit_keep_s: Seconds = 90 * 86400.0
     journal_reserve_bytes: int = 64 << 20
     logs_keep_s: Seconds = 30 * 86400.0
     checkpoints_keep_s: Seconds | None = None

@@ -56,6 +56,7 @@ PLAIN: Mapping[str, str] = MappingProxyType(
             "max_grace_s",
             "solve_s",
             "journal_keep_s",
+            "audit_keep_s",
             "logs_keep_s",
             "checkpoints_keep_s",
             "agent_misses",

@@ -124,4 +124,5 @@ def sign_ins(home: Path, settings: OidcSettings | None, access: Access, arbiter:
     found = SignIns(home, settings.issuer, settings.session_s)
     access.signed_in = found
     provider = Provider(settings)
-    return Oidc(provider, found, access.owner.user, Audit(home), lambda who: place(arbiter, found, who))
+    audit = Audit(home, lambda: arbiter.config.audit_keep_s)
+    return Oidc(provider, found, access.owner.user, audit, lambda who: place(arbiter, found, who))

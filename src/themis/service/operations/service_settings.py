@@ -265,6 +265,9 @@ class ServiceText(Written):
         description="approximate time limit of a decision; the search then returns the best solution found (10s)",
     )
     journal_keep: Duration = Field(default=30 * 86400.0, description="retention of the journal's records (30d)")
+    audit_keep: Duration = Field(
+        default=90 * 86400.0, description="retention of the audit log's entries, see [sign-in.md](sign-in.md) (90d)"
+    )
     journal_reserve: Annotated[int, reads(_bytes_or_zero)] = Field(
         default=64 << 20,
         description="room that the journal keeps for itself, so that cancel, hold and drain work on a full disk; at most a quarter "
@@ -637,6 +640,7 @@ def _config(findings: Findings, path: Path | None) -> Config:
         solve_s=text.solve,
         agent_s=text.agent_wait,
         journal_keep_s=text.journal_keep,
+        audit_keep_s=text.audit_keep,
         journal_reserve_bytes=text.journal_reserve,
         logs_keep_s=text.logs_keep,
         checkpoints_keep_s=text.checkpoints_keep,

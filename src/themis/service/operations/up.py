@@ -105,6 +105,7 @@ class Service:
                 self.certificates.close()
             if self.api.oidc is not None:
                 self.api.oidc.close()
+            self.api.audit.close()
             if self.arbiter.copies is not None:
                 self.arbiter.copies.close()
 
@@ -283,7 +284,6 @@ def _serve(
             certificates.refresh()
         return reload() if reload else config
 
-    signs_in = oidc_setup.sign_ins(home, config.oidc, access, arbiter)
     api = Api(arbiter, home / "run", access, Door(changed, read_again, back_up_apart), certificates, signs_in)
     credentials = certificates.credentials() if certificates else None
     server, port = serve(api, config.host, config.port, config.max_message_bytes, credentials)
