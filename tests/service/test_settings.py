@@ -74,6 +74,7 @@ def test_every_key_of_the_file_arrives(tmp_path: Path) -> None:
         max_agents: 9
         max_message: 1 MiB
         journal_keep: 5d
+        audit_keep: 400d
         logs_keep: 6d
         checkpoints_keep: 7d
         max_jobs: 10
