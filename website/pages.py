@@ -18,6 +18,7 @@ from themis.cli.root import app
 from themis.limits import (
     DEEPEST,
     LONGEST_JOB_FILE,
+    MOST_DOCUMENTS,
     MOST_JOB_VALUES,
     MOST_JSON_VALUES,
     MOST_VALUES,
@@ -120,16 +121,16 @@ def limits() -> str:
             case Text():
                 rows.append((f"`{limit.name}`", limit.what, f"text of at most {limit.longest} characters"))
             case Count():
-                rows.append((f"`{limit.name}`", limit.what, f"{limit.least} to {limit.most} entries"))
+                rows.append((f"`{limit.name}`", limit.what, f"at most {limit.most} entries"))
     return "\n".join(
         [
             "# Limits\n",
             "Values beyond these are refused in one sentence that names the place, the value and the range, whichever way they "
             "come: HTTP, gRPC, job files, settings, or machines. Numbers are finite; texts have no control characters.\n",
             _table(("name", "value", "limit"), rows),
-            f"JSON and YAML have at most {DEEPEST} levels. A JSON body has at most {MOST_JSON_VALUES:,} values, a document of a "
-            f"job file {MOST_JOB_VALUES:,}, another YAML document {MOST_VALUES:,}; a job file over the API has at most "
-            f"{LONGEST_JOB_FILE:,} characters. Limits that administrators set are [settings](../settings.md).\n",
+            f"JSON and YAML have at most {DEEPEST} levels. A JSON body has at most {MOST_JSON_VALUES:,} values, a job file "
+            f"{MOST_JOB_VALUES:,} in {MOST_DOCUMENTS} documents, another YAML file {MOST_VALUES:,}; a job file over the API has "
+            f"at most {LONGEST_JOB_FILE:,} characters. Limits that administrators set are [settings](../settings.md).\n",
         ]
     )
 

@@ -37,7 +37,7 @@ class UnknownName(InputError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str], *, hint: str = "") -> None:
         """``hint`` : a sentence for the case that no known name is close."""
-        names = sorted(known)
+        name, names = name[:100], sorted(known)
         close = closest(name, names)
         after = f" {hint}" if hint and not close else ""
         super().__init__(f"unknown {kind} {name!r}.{close} Known: {', '.join(names) or 'none'}.{after}")

@@ -84,7 +84,15 @@ class Text:
     lines: bool = False
     empty: bool = True
 
-    def check(self, value: str, where: str = "") -> str:
+    def holds(self, value: object) -> bool:
+        """Whether it is such a text."""
+        try:
+            self.check(value, "it")
+        except InputError:
+            return False
+        return True
+
+    def check(self, value: object, where: str = "") -> str:
         """The value.
 
         Raises
@@ -120,21 +128,16 @@ class Count:
     name: str
     what: str
     most: int
-    least: int = 0
 
     def check(self, value: S, where: str = "") -> S:
         """The value.
 
         Raises
         ------
-        InputError : it has too few or too many entries.
+        InputError : it has too many entries.
         """
-        if not self.least <= len(value) <= self.most:
-            raise InputError(
-                f"{where or self.name} has {len(value)} entries, expected {self.least} to {self.most}."
-                if self.least
-                else f"{where or self.name} has {len(value)} entries, expected at most {self.most}."
-            )
+        if len(value) > self.most:
+            raise InputError(f"{where or self.name} has {len(value)} entries, expected at most {self.most}.")
         return value
 
 
@@ -159,7 +162,7 @@ STEPS = Number(name="steps", what="steps or epochs of a regime, a rung or a chec
 STEP_SCALE = Number(name="step_scale", what="steps of the model in one of the job's", least=1e-9, most=1e9)
 EPOCH_STEPS = Number(name="steps_per_epoch", what="steps in an epoch", least=1e-9, most=1e12)
 SPEED = Number(name="speed", what="steps per second", least=1e-9, most=1e12)
-WORK_S = Number(name="work", what="seconds of a job on one reference GPU", least=1e-9, most=1e16)
+WORK_S = Number(name="work", what="seconds of a job on one reference GPU", least=1e-4, most=1e16)
 SLOWDOWN = Number(name="slowdown", what="divisor of the speed by locality", least=1.0, most=1e6)
 CHECKPOINT_S = Number(name="checkpoint_s", what="seconds to write and read a checkpoint", least=0.0, most=LONGEST_S)
 WEIGHT = Number(name="weight", what="weight of an app, a user or a group", least=1e-6, most=1e6)
@@ -180,14 +183,14 @@ KEEP = Number(name="curve.keep", what="jobs that curve stopping never stops", le
 CONFIDENCE = Number(name="curve.confidence", what="confidence of curve stopping", least=0.5, most=1 - 1e-9)
 WARMUP = Number(name="curve.warmup", what="reports before the first forecast", least=4, most=10_000, whole=True)
 
-JOBS = Count(name="jobs", what="jobs of an app", most=10_000, least=1)
-REGIMES = Count(name="regimes", what="regimes of a job", most=1000, least=1)
-BATCH_SIZES = Count(name="dynamic.sizes", what="batch sizes of a dynamic job", most=1000, least=1)
-BRACKETS = Count(name="brackets", what="brackets of Hyperband", most=100, least=1)
-RUNGS = Count(name="rungs", what="rungs of a bracket", most=100, least=1)
+JOBS = Count(name="jobs", what="jobs of an app", most=10_000)
+REGIMES = Count(name="regimes", what="regimes of a job", most=1000)
+BATCH_SIZES = Count(name="dynamic.sizes", what="batch sizes of a dynamic job", most=1000)
+BRACKETS = Count(name="brackets", what="brackets of Hyperband", most=100)
+RUNGS = Count(name="rungs", what="rungs of a bracket", most=100)
 AFTER = Count(name="after", what="apps that an app waits for", most=100)
 GPU_TYPES = Count(name="gpu_types", what="GPU types of a job, or of a speed", most=100)
-SPEED_POINTS = Count(name="gpus", what="numbers of GPUs of a speed", most=1000, least=1)
+SPEED_POINTS = Count(name="gpus", what="numbers of GPUs of a speed", most=1000)
 MODULES = Count(name="modules", what="environment modules of a job", most=100)
 
 KEY = Text(name="key", what="key of a submission", longest=200)
@@ -226,8 +229,8 @@ DEEPEST = 40
 """Levels of JSON and YAML."""
 MOST_VALUES = 100_000
 """Values of a file in YAML; an alias counts wherever it is used."""
-MOST_JOB_VALUES = 20_000
-"""Values of a document of a job file."""
+MOST_JOB_VALUES, MOST_DOCUMENTS = 10_000, 500
+"""Values and documents of a job file."""
 MOST_JSON_VALUES = 200_000
 """Values of a JSON body: about 50 of each of 4,000 jobs."""
 LONGEST_FILE = 4_000_000

@@ -6,24 +6,24 @@ the caller adds where.
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from themis import limits
+
 Seconds: TypeAlias = float
 
-MOST_JOBS = 10_000
+MOST_JOBS = limits.JOBS.most
 """Maximum number of jobs of an app: of an array, or trials of a sweep."""
-MOST_GPUS = 1_000_000
-LONGEST_S = 10 * 366 * 86400.0
+MOST_GPUS = int(limits.GPUS.most)
 
 
 class Unreadable(ValueError):
     """Its text is what was expected."""
 
 
-DURATION = "a time such as 90s, 45m, 2h30m, 1d12h or 02:30:00, above 0, at most ten years"
+DURATION = "a time such as 90s, 45m, 2h30m, 1d12h or 02:30:00, at least 1ms, at most ten years"
 _SECONDS = {"w": 604800.0, "d": 86400.0, "h": 3600.0, "m": 60.0, "min": 60.0, "s": 1.0, "ms": 0.001}
 _PART = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|min|[wdhms])", re.ASCII)
 _CLOCK = re.compile(r"(?:(\d{1,4})-)?(\d{1,4}):([0-5]\d):([0-5]\d)", re.ASCII)
@@ -31,7 +31,7 @@ _CLOCK = re.compile(r"(?:(\d{1,4})-)?(\d{1,4}):([0-5]\d):([0-5]\d)", re.ASCII)
 
 def duration(value: object, *, zero: bool = False) -> Seconds:
     """Seconds of ``90``, ``90s``, ``2h30m``, ``02:30:00`` or ``1-12:00:00``; at most ten years."""
-    expected = DURATION.replace("above 0", "0 or more") if zero else DURATION
+    expected = DURATION.replace("at least 1ms", "0 or more") if zero else DURATION
     seconds = _number(value)
     if isinstance(value, str):
         text = value.strip()
@@ -43,12 +43,13 @@ def duration(value: object, *, zero: bool = False) -> Seconds:
             if len(set(units)) < len(units):
                 raise Unreadable(expected)
             seconds = sum(float(amount) * _SECONDS[unit] for amount, unit in _PART.findall(text))
-    if seconds is None or not (0 <= seconds <= LONGEST_S) or (seconds == 0 and not zero):
+    if not (limits.SECONDS if zero else limits.WALLTIME_S).holds(seconds):
         raise Unreadable(expected)
+    assert seconds is not None
     return seconds
 
 
-MEMORY = "memory with its unit, such as 16 GiB or 500 MB, above 0"
+MEMORY = "memory with its unit, such as 16 GiB or 500 MB, above 0, at most 1 EiB"
 _BYTES = {unit: 1024 ** (i + 1) for i, unit in enumerate("kmgtp")}
 _BYTES |= {f"{unit}ib": 1024 ** (i + 1) for i, unit in enumerate("kmgtp")}
 _BYTES |= {f"{unit}b": 1000 ** (i + 1) for i, unit in enumerate("kmgtp")} | {"b": 1}
@@ -72,7 +73,7 @@ def memory(value: object) -> int:
     if form is None or form[2] not in _BYTES:
         raise Unreadable(MEMORY)
     size = float(form[1]) * _BYTES[form[2]]
-    if not 1 <= size < 2**63:
+    if not 1 <= size <= limits.MEMORY.most:
         raise Unreadable(MEMORY)
     return int(size)
 
@@ -131,7 +132,7 @@ def array(value: object) -> Array:
     return Array(indices=tuple(indices), at_once=int(most or 0))
 
 
-WORK = "steps as a number, or work with its unit such as 90000 steps, 90 epochs or 40 gpu-hours, above 0, at most 1e15"
+WORK = "steps as a number, or work with its unit such as 90000 steps, 90 epochs or 40 gpu-hours, at least 0.001, at most 1e15"
 _WORK = re.compile(r"(\d+(?:\.\d+)?(?:[eE]\+?\d{1,2})?)\s*(steps?|epochs?|gpu-(?:hours?|minutes?|seconds?))", re.ASCII)
 _GPU_SECONDS = {"gpu-hour": 3600.0, "gpu-minute": 60.0, "gpu-second": 1.0}
 
@@ -158,16 +159,14 @@ def work(value: object) -> Work:
         amount, unit = float(form[1]), form[2].removesuffix("s")
         if unit in _GPU_SECONDS:
             amount, unit = amount * _GPU_SECONDS[unit], "gpu-second"
-    if amount is None or not 0 < amount <= 1e15:
+    if not limits.STEPS.holds(amount):
         raise Unreadable(WORK)
+    assert amount is not None
     return Work(amount=amount, unit=unit)
 
 
 def _number(value: object) -> float | None:
+    """The value as a float; None if it is none, not finite, or beyond every limit here."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None
+    return float(value) if abs(value) <= limits.DONE.most else None

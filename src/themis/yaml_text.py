@@ -1,7 +1,7 @@
 """YAML 1.2 with the line of every value: ``no`` is text, ``1e-5`` a number, ``1:30:00`` text.
 
-Any text gives documents or one ``BadYaml``: depth, size and aliases are bounded, duplicate keys are rejected, and tags
-create no objects.
+Any text gives documents or one ``BadYaml``: depth and size are bounded while the text is scanned, aliases when they are
+replaced, duplicate keys are rejected, and tags create no objects.
 """
 
 from __future__ import annotations
@@ -13,13 +13,9 @@ from typing import Any, TypeAlias
 
 import yaml
 
-Path: TypeAlias = tuple[str | int, ...]
+from themis.limits import DEEPEST, LONGEST_FILE, MOST_DOCUMENTS, MOST_VALUES
 
-LONGEST_TEXT = 4_000_000
-"""Characters of a file."""
-MOST_VALUES = 100_000
-"""Of a document, aliases counted where they are used: a few lines of aliases can stand for billions of values."""
-DEEPEST = 40
+Path: TypeAlias = tuple[str | int, ...]
 
 _TAG = "tag:yaml.org,2002:"
 
@@ -55,23 +51,29 @@ class Document:
         return self.lines[path]
 
 
-def documents(text: str) -> Iterator[Document]:
-    """The documents of a text, empty ones left out; raises BadYaml."""
-    if len(text) > LONGEST_TEXT:
-        raise BadYaml(f"it has {len(text)} characters, expected at most {LONGEST_TEXT}")
+def documents(text: str, most: int = MOST_VALUES) -> Iterator[Document]:
+    """The documents of a text, empty ones left out; raises BadYaml.
+
+    ``most`` : values of all documents together. An alias counts wherever it is used: a few lines of them can stand for billions.
+    """
+    if len(text) > LONGEST_FILE:
+        raise BadYaml(f"it has {len(text)} characters, expected at most {LONGEST_FILE}")
     try:
-        for node in yaml.compose_all(text, Loader=_Loader):
+        loader, count = _Loader(text, most), 0
+        while loader.check_node():
+            count += 1
+            if count > MOST_DOCUMENTS:
+                raise BadYaml(f"it has more than {MOST_DOCUMENTS} documents", loader.line + 1)
+            node = loader.get_node()
             if node is None or (isinstance(node, yaml.ScalarNode) and node.tag == _TAG + "null"):
                 continue
             document = Document()
-            document.data = _Builder(document).build(node, (), 0)
+            document.data = _Builder(document, most).build(node, (), 0)
             yield document
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "no parser accepts it"
         raise BadYaml(f"it is not valid YAML ({problem})", mark.line + 1 if mark else 0) from None
-    except RecursionError:
-        raise BadYaml(f"it is nested deeper than {DEEPEST} levels, or within itself") from None
 
 
 def one_document(text: str) -> Document:
@@ -83,7 +85,24 @@ def one_document(text: str) -> Document:
 
 
 class _Loader(yaml.SafeLoader):
-    """Composes nodes only; scalars are told apart by YAML 1.2's core schema, its tagged integers left out."""
+    """Composes nodes only; scalars are told apart by YAML 1.2's core schema, its tagged integers left out.
+
+    The scanner refuses a token that leads too deep, or is one too many, before anything is made of it.
+    """
+
+    def __init__(self, text: str, most: int) -> None:
+        super().__init__(text)
+        # Each value has at most four tokens: its key's mark, its own, and the begin and the end of a block.
+        self.left = 4 * most + 100
+        self.most = most
+
+    def fetch_more_tokens(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise BadYaml(f"it has more than {self.most} values", self.line + 1)
+        super().fetch_more_tokens()
+        if self.flow_level + len(self.indents) > DEEPEST + 1:
+            raise BadYaml(f"it is nested deeper than {DEEPEST} levels", self.line + 1)
 
 
 _Loader.yaml_implicit_resolvers = {}
@@ -103,15 +122,15 @@ for _kind, _form, _first in (
 
 
 class _Builder:
-    def __init__(self, document: Document) -> None:
-        self.document = document
+    def __init__(self, document: Document, most: int) -> None:
+        self.document, self.most = document, most
         self.values = 0
 
     def build(self, node: yaml.Node, path: Path, depth: int) -> Any:
         line = node.start_mark.line + 1
         self.values += 1
-        if self.values > MOST_VALUES:
-            raise BadYaml(f"it stands for more than {MOST_VALUES} values", line)
+        if self.values > self.most:
+            raise BadYaml(f"it stands for more than {self.most} values", line)
         if depth > DEEPEST:
             raise BadYaml(f"it is nested deeper than {DEEPEST} levels, or within itself", line)
         self.document.lines.setdefault(path, line)

@@ -140,9 +140,37 @@ def test_documents_may_share_parts() -> None:
 def test_a_few_lines_of_aliases_cannot_stand_for_billions_of_values() -> None:
     lines = ["a0: &a0 [1, 2, 3, 4, 5, 6, 7, 8, 9]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12)]
-    assert "more than 100000 values" in " ".join(faults("\n".join(lines)))
+    assert "more than 10000 values" in " ".join(faults("\n".join(lines)))
     assert "nested deeper" in " ".join(faults("a: &a [*a]"))
     assert "nested deeper" in " ".join(faults("[" * 5000))
+
+
+@pytest.mark.parametrize("opening", ["[", "{", "- ", "? ", "a: [{b: "])
+def test_depth_is_refused_while_the_text_is_scanned_not_when_all_of_it_was(opening: str) -> None:
+    # What is wrong behind it is never read.
+    assert "nested deeper than 40 levels" in " ".join(faults(opening * 100 + "\n]}: '"))
+
+
+@pytest.mark.parametrize("entry", ["1, ", "{a: b}, ", "*b, "])
+def test_too_many_values_are_refused_while_the_text_is_scanned(entry: str) -> None:
+    text = "env: {a: &b 1}\ncommand: [" + entry * 30_000 + "}"
+    assert "more than 10000 values" in " ".join(faults(text))
+
+
+def test_a_file_has_at_most_500_documents() -> None:
+    assert "more than 500 documents" in " ".join(faults("---\nname: x\ncommand: a\n" * 600))
+
+
+@pytest.mark.parametrize(
+    "work", ["0.0000001 steps", "0.0009", "1e-320", "1e16 steps", "0.0001 epochs", "1" + "0" * 400]
+)
+def test_work_that_is_not_computed_with_is_refused_by_its_line(work: str) -> None:
+    assert "expected steps as a number" in " ".join(faults(f"name: x\ncommand: a\nwork: {work}\nspeed: 1\n"))
+
+
+def test_an_app_is_not_named_as_if_by_its_number() -> None:
+    assert "not all digits" in " ".join(faults("name: '9'\ncommand: a\n"))
+    assert not faults("name: 9a\ncommand: a\nafter: '9'\n")
 
 
 def test_folders_are_relative_to_where_the_file_is_submitted_from() -> None:

@@ -125,7 +125,8 @@ class _Script:
     def job(self) -> dict[str, Any]:
         """The keys of a job file, without ``command``."""
         name = self.given.get("job-name", (self.path.stem, 0))[0]
-        out: dict[str, Any] = {"name": re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:60] or "job"}
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:60] or "job"
+        out: dict[str, Any] = {"name": f"job-{name}" if name.isdecimal() else name}
         tasks = self._value("ntasks", _count, "a number") or 1
         nodes = self._value("nodes", lambda t: _count(t.split("-")[-1]), "a number of machines") or 1
         gpus, kind = self._gpus(tasks, nodes)

@@ -32,7 +32,8 @@ def name_of(command: Sequence[str]) -> str:
     """The default name of an app: its script's, or its program's."""
     words = [word for word in command if not word.startswith("-")]
     script = next((word for word in words if word.endswith((".py", ".sh"))), words[0] if words else "")
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", Path(script).stem).strip("-._")[:60] or "app"
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(script).stem).strip("-._")[:60] or "app"
+    return f"app-{name}" if name.isdecimal() else name
 
 
 OF_PROGRAM = (

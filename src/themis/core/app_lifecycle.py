@@ -13,7 +13,7 @@ from themis.core.tables import ENDED
 from themis.fairness.finish_time import t_id_exact, t_id_paper
 from themis.model.events import AppFinished
 from themis.model.snapshot import Kind
-from themis.model.units import Locality
+from themis.model.units import Locality, Seconds
 from themis.model.workload import App, Job, brackets_of
 
 
@@ -122,8 +122,8 @@ def finish_app(state: State, a: int, outcome: str) -> AppFinished:
         app=a,
         outcome=outcome,
         jct=jct,
-        rho_paper=life / t_paper,
-        rho_exact=life / t_exact,
+        rho_paper=_over(life, t_paper),
+        rho_exact=_over(life, t_exact),
         t_id_paper=t_paper,
         t_id_exact=t_exact,
         contention=contention,
@@ -131,6 +131,11 @@ def finish_app(state: State, a: int, outcome: str) -> AppFinished:
         gpu_seconds=float(t.attained[a]),
         needed=reference.needs(state, a, speed),
     )
+
+
+def _over(life: Seconds, ideal: Seconds) -> float:
+    """rho; 1 where nothing was done, so that there is no ideal to compare with."""
+    return life / ideal if ideal > 0 else 1.0
 
 
 def set_aside(state: State, a: int) -> None:

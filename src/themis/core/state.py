@@ -493,5 +493,6 @@ class State(Machines):
 
 def not_nothing(left: Float, done: Float) -> Float:
     """Work left, in reference GPU-seconds, of jobs that are not done: see ``OVERRUN``."""
-    out: Float = np.where(left > EPS, left, OVERRUN * done)
+    # Less than that is no work to compute with: a rung may ask for as little.
+    out: Float = np.where(left > EPS, left, np.maximum(OVERRUN * done, EPS))
     return out

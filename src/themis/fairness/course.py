@@ -7,6 +7,7 @@ known amount. So an event touches the apps that become full or cease to be, and 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
@@ -146,8 +147,12 @@ class Course:
         self.had[a] = self._had(a)
         side.count -= 1
         size = self.cap[a][self.phase[a]] if side is self.full else self.weight[a]
-        side.total = side.total - size if side.count else 0.0
         self.on[a] = None
+        side.total -= size
+        if not side.count or side.total < ROUNDING * size:
+            # What is left of the sum may be its rounding alone.
+            rest = [b for b, other in enumerate(self.on) if other is side]
+            side.total = math.fsum(self.cap[b][self.phase[b]] if side is self.full else self.weight[b] for b in rest)
         self.entry[a] += 1
 
     def _settle(self) -> None:

@@ -35,6 +35,8 @@ import numpy as np
 from themis.model.snapshot import Kind, Snapshot
 from themis.model.units import Float, Int, Locality, Seconds
 
+LEAST_T_ID = 1e-9
+"""Seconds; of apps whose work turned out to be none."""
 BAG = int(Kind.BAG)
 """As a plain number: numpy takes ten times as long to compare with a member of an enumeration."""
 
@@ -195,8 +197,8 @@ class FinishTime:
                 s.app_contention,
                 s.phase_bracket,
             )
-        with np.errstate(divide="ignore"):  # no GPU in service runs it
-            return ideal / s.app_speed
+        with np.errstate(divide="ignore", invalid="ignore"):  # no GPU in service runs it
+            return np.maximum(ideal / s.app_speed, LEAST_T_ID)
 
     def left_on(self, effective: Float, gang: Float, rows: Int | int | slice = slice(None)) -> Float:
         """Seconds left when the app's jobs share ``effective`` reference GPUs, at most ``gang`` to one job.

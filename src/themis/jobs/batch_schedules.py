@@ -7,12 +7,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from themis import limits
 from themis.jobs.file_errors import Findings, Written, reads
 from themis.model.dynamic import ACCORDION_REGIMES, Dynamic, Mode, climb
 from themis.model.workload import Regime
 from themis.sizes import Unreadable, Work
 
-MOST_BATCH = 10**9
 SCHEDULE = "epochs and batch sizes in order, such as '30@64 60@128'"
 _STRETCH = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)@(\d{1,9})", re.ASCII)
 
@@ -20,11 +20,11 @@ _STRETCH = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)@(\d{1,9})", re.ASCII)
 def stretches(value: object) -> tuple[Regime, ...]:
     """``30@64 60@128``: 30 epochs at batch size 64, then 60 at 128."""
     parts = [_STRETCH.fullmatch(part) for part in value.split()] if isinstance(value, str) else []
-    if not parts or len(parts) > 1000:
+    if not parts or len(parts) > limits.REGIMES.most:
         raise Unreadable(SCHEDULE)
     out = []
     for part in parts:
-        if part is None or not float(part[1]) > 0 or not int(part[2]):
+        if part is None or not limits.STEPS.holds(float(part[1])) or not limits.BATCH.holds(int(part[2]) or -1):
             raise Unreadable(SCHEDULE)
         out.append(Regime(steps=float(part[1]), batch=int(part[2])))
     return tuple(out)
@@ -37,10 +37,10 @@ class DynamicText(Written):
         description="`gns` doubles the batch size step by step, `accordion` alternates between the smallest and the "
         "largest, `declared` follows `schedule`, `static` never changes"
     )
-    max_batch: Annotated[int, Field(ge=1, le=MOST_BATCH)] | None = Field(
+    max_batch: Annotated[int, Field(ge=1, le=limits.BATCH.most)] | None = Field(
         default=None, description="largest global batch size; required for `gns` and `accordion`"
     )
-    regimes: Annotated[int, Field(ge=1, le=1000)] = Field(
+    regimes: Annotated[int, Field(ge=1, le=limits.DYNAMIC_REGIMES.most)] = Field(
         default=ACCORDION_REGIMES,
         description="for `accordion`: maximum number of regimes, each with one batch size (6)",
     )

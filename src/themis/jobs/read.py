@@ -20,6 +20,7 @@ from themis.jobs.runnable import check_shell, check_texts
 from themis.jobs.spec import Hints, Submission, Trial
 from themis.jobs.tuners import sweep, tuner_text
 from themis.jobs.written import JobText, SweepText
+from themis.limits import MOST_JOB_VALUES
 from themis.machines.engines.program import URL
 from themis.model.speed import ProfileBook
 from themis.model.workload import Bag, Tuner
@@ -51,7 +52,7 @@ def parse(
     notes: list[Findings] = []
     faults: list[Fault] = []
     try:
-        for document in documents(text):
+        for document in documents(text, MOST_JOB_VALUES):
             findings = Findings(source, document)
             notes.append(findings)
             submission = _submission(findings, folder, book)

@@ -8,7 +8,7 @@ import shlex
 import signal
 from typing import Any, TypeGuard
 
-from themis import sizes
+from themis import limits, sizes
 from themis.errors import InputError
 from themis.jobs.file_errors import did_you_mean, short
 from themis.jobs.spec import After, When
@@ -33,6 +33,13 @@ def name(value: object) -> str:
     if not isinstance(value, str) or not NAMED.fullmatch(value):
         raise Unreadable(NAME)
     return value
+
+
+def app_name(value: object) -> str:
+    """A name of an app: not of digits alone, which name an app by its number."""
+    if name(value).isdecimal():
+        raise Unreadable(f"{NAME}, not all digits")
+    return str(value)
 
 
 def plain(value: object) -> TypeGuard[str]:
@@ -71,6 +78,8 @@ def command(value: object) -> tuple[str, ...]:
 
 def folder(value: object) -> str:
     """A path, absolute or relative."""
+    if not limits.PATH.holds(text(value)):
+        raise Unreadable(f"a path of printable characters, at most {limits.PATH.longest}")
     if text(value).startswith("~"):
         raise Unreadable("a path without '~', which other machines would resolve differently")
     return posixpath.normpath(text(value))
@@ -122,7 +131,11 @@ def outputs(value: object) -> tuple[str, ...]:
 def modules(value: object) -> tuple[str, ...]:
     """Names of modules, one or a list."""
     names = [value] if isinstance(value, str) else value
-    if not isinstance(names, list) or not all(isinstance(name, str) and MODULE.fullmatch(name) for name in names):
+    if (
+        not isinstance(names, list)
+        or len(names) > limits.MODULES.most
+        or not all(isinstance(name, str) and MODULE.fullmatch(name) for name in names)
+    ):
         raise Unreadable("names of modules, such as [cuda/12.4]")
     return tuple(names)
 
@@ -141,7 +154,9 @@ def gpu_types(value: object) -> tuple[str, ...]:
     if isinstance(value, dict) and set(value) == {"any_of"}:
         value = value["any_of"]
     types = [value] if isinstance(value, str) else value
-    if not isinstance(types, list) or not types or not all(plain(t) and t.strip() for t in types):
+    if not isinstance(types, list) or not 0 < len(types) <= limits.GPU_TYPES.most:
+        raise Unreadable("a GPU type such as A100, or a list of acceptable ones")
+    if not all(plain(t) and t.strip() and limits.WORD.holds(t) for t in types):
         raise Unreadable("a GPU type such as A100, or a list of acceptable ones")
     return tuple(dict.fromkeys(types))
 
@@ -166,8 +181,8 @@ def after(value: object) -> tuple[After, ...]:
     given = {value: "ok"} if isinstance(value, str) else value
     if isinstance(given, list) and all(isinstance(entry, str) for entry in given):
         given = dict.fromkeys(given, "ok")
-    if not isinstance(given, dict) or not given:
-        raise Unreadable(expected)
+    if not isinstance(given, dict) or not 0 < len(given) <= limits.AFTER.most:
+        raise Unreadable(f"{expected}, at most {limits.AFTER.most}")
     out: list[After] = []
     for other, when in given.items():
         if when not in list(When):
@@ -187,18 +202,16 @@ def speed(value: object) -> dict[str, dict[int, float]]:
         by_gpus = rates if isinstance(rates, dict) else {1: rates}
         if not plain(kind) or not kind or not by_gpus:
             raise Unreadable(expected)
-        if not all(isinstance(count, int) and 1 <= count <= sizes.MOST_GPUS for count in by_gpus):
+        if not all(map(limits.GPUS.holds, by_gpus)) or not all(map(limits.SPEED.holds, by_gpus.values())):
             raise Unreadable(expected)
-        if not all(_is_number(rate) and 1e-9 <= rate <= 1e12 for rate in by_gpus.values()):
-            raise Unreadable(expected)
+        if len(by_gpus) > limits.SPEED_POINTS.most or len(given) > limits.GPU_TYPES.most:
+            raise Unreadable(
+                f"{expected}; at most {limits.GPU_TYPES.most} GPU types and {limits.SPEED_POINTS.most} numbers of GPUs"
+            )
         out[kind] = {count: float(by_gpus[count]) for count in sorted(by_gpus)}
     if not out:
         raise Unreadable(expected)
     return out
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def slowdown(value: object) -> tuple[float, float, float, float]:
@@ -206,9 +219,7 @@ def slowdown(value: object) -> tuple[float, float, float, float]:
     expected = "four ascending numbers from 1 on: within a slot, a machine, a rack, and across racks"
     if not isinstance(value, list) or len(value) != 4:
         raise Unreadable(expected)
-    if not all(_is_number(v) and 1 <= v <= 1e6 for v in value):
-        raise Unreadable(expected)
-    if sorted(value) != value:
+    if not all(map(limits.SLOWDOWN.holds, value)) or sorted(value) != value:
         raise Unreadable(expected)
     a, b, c, d = map(float, value)
     return a, b, c, d

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from themis import sizes
+from themis import limits, sizes
 from themis.jobs import readers
 from themis.jobs.file_errors import Written, reads
 from themis.jobs.search_space import Domain, domain
@@ -14,6 +14,7 @@ from themis.jobs.spec import After
 from themis.sizes import MOST_JOBS, Array, Work
 
 Name = Annotated[str, reads(readers.name)]
+AppName = Annotated[str, reads(readers.app_name)]
 Duration = Annotated[float, reads(sizes.duration)]
 WorkText = Annotated[Work, reads(sizes.work)]
 
@@ -21,7 +22,7 @@ WorkText = Annotated[Work, reads(sizes.work)]
 class JobText(Written):
     """A document: one app."""
 
-    name: Name = Field(description="name of the app; if another app has the same name, the service adds `-2`")
+    name: AppName = Field(description="name of the app; if another app has the same name, the service adds `-2`")
     command: Annotated[tuple[str, ...], reads(readers.command)] = Field(
         description="program and arguments, as a line or a list of words; no shell runs them"
     )
@@ -36,7 +37,7 @@ class JobText(Written):
         description="a GPU type, or a list of acceptable ones: `[V100, A100]`, or `{any_of: [V100, A100]}`; all GPUs of a job have "
         "one type (any)",
     )
-    cpus: Annotated[float, Field(ge=0, le=100_000, allow_inf_nan=False)] = Field(
+    cpus: Annotated[float, Field(ge=0, le=limits.CPUS.most)] = Field(
         default=0.0,
         description="CPU cores per GPU; also the job's limit, where the machine supports limits (no request)",
     )
@@ -54,7 +55,7 @@ class JobText(Written):
     walltime: Duration | None = Field(
         default=None, description="maximum run time of one job, over all its attempts: `2h30m` (no limit)"
     )
-    retries: Annotated[int | None, Field(ge=0, le=1000)] = Field(
+    retries: Annotated[int | None, Field(ge=0, le=limits.RETRIES.most)] = Field(
         default=None,
         description="maximum number of attempts after failures of a job (the service's setting: 2)",
     )
@@ -108,13 +109,13 @@ class JobText(Written):
         default=None,
         description="work of one job: `90000` or `90000 steps`, `90 epochs`, `40 gpu-hours` (estimated, see below)",
     )
-    steps_per_epoch: Annotated[float, Field(gt=0, le=1e12)] | None = Field(
+    steps_per_epoch: Annotated[float, Field(ge=limits.EPOCH_STEPS.least, le=limits.EPOCH_STEPS.most)] | None = Field(
         default=None, description="steps per epoch; required if the work is in epochs"
     )
     model: Annotated[str, reads(readers.text)] | None = Field(
         default=None, description="model with a measured speed, such as `ResNet50` (unknown)"
     )
-    batch: Annotated[int, Field(ge=0, le=10**9)] = Field(
+    batch: Annotated[int, Field(ge=0, le=limits.BATCH.most)] = Field(
         default=0, description="batch size, if the speed depends on it (the profile's)"
     )
     dynamic: Any = Field(default=None, description="how the batch size changes, see below (it does not)")
@@ -176,7 +177,7 @@ class HalvingText(Written):
         default=None,
         description="minimum work of a trial (such that the last rung has fewer than `eta` trials)",
     )
-    rungs: Annotated[list[RungText], Field(min_length=1)] | None = Field(
+    rungs: Annotated[list[RungText], Field(min_length=1, max_length=limits.RUNGS.most)] | None = Field(
         default=None,
         description="explicit rungs instead of `eta` and `min_work`: `trials` and `work` of each; the work must add up to `budget`",
     )
@@ -200,11 +201,11 @@ class CurveText(Written):
     keep: Annotated[int, Field(ge=1, le=MOST_JOBS)] = Field(
         default=1, description="number of trials with the best forecasts that are never stopped (1)"
     )
-    confidence: Annotated[float, Field(ge=0.5, lt=1)] = Field(
+    confidence: Annotated[float, Field(ge=0.5, le=limits.CONFIDENCE.most)] = Field(
         default=0.95,
         description="required probability that a trial will not be among the best `keep` before it is stopped (0.95)",
     )
-    warmup: Annotated[int, Field(ge=4, le=10_000)] = Field(
+    warmup: Annotated[int, Field(ge=4, le=limits.WARMUP.most)] = Field(
         default=4, description="evaluations before the first forecast (4)"
     )
 

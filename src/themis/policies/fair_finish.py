@@ -151,7 +151,9 @@ def cannot_wait(s: Snapshot, left: Float, due: Float, alone: Float) -> Bool:
     # An app that stands still in the reference, because no GPU that it runs on is in service, has no due.
     slack = np.where(known, -np.inf, np.inf)
     # Apps past saving stretch nobody's due.
-    slack[kept] = fluid.slack(left[kept], left[kept] / alone[kept], due[kept], float(s.machine_gpus.sum()))
+    # Without work left any width does.
+    width = np.divide(left, alone, out=np.ones_like(left), where=(left > 0) & (alone > 0))
+    slack[kept] = fluid.slack(left[kept], width[kept], due[kept], float(s.machine_gpus.sum()))
     out: Bool = slack < s.lease_s + s.restart_s
     return out
 

@@ -51,6 +51,10 @@ class Verdict:
     chance: float
 
 
+WORST = 1e300
+"""In place of the loss of a job that ended without one."""
+
+
 def forecast(steps: Float, loss: Float, end: float) -> tuple[Float, Float]:
     """Mean and standard deviation of the losses of J jobs at step ``end``, [J] each.
 
@@ -66,6 +70,7 @@ def forecast(steps: Float, loss: Float, end: float) -> tuple[Float, Float]:
     # einsum, not @: the sums must not depend on which BLAS is installed.
     spread, total = np.einsum("bn,bn->b", dx, dx), np.einsum("jn,jn->j", dy, dy)[:, None]
     cross = np.einsum("jn,bn->jb", dy, dx)
+    spread = np.maximum(spread, 1e-30)  # reports so close to each other that no shape tells them apart
     a = np.maximum(cross / spread, 0.0)
     # Below this residuals are rounding: a perfect fit must not outweigh its neighbours without bound.
     floor = 1e-12 * (total + n * mean_y * mean_y) + 1e-300
@@ -95,12 +100,15 @@ def poor_jobs(mean: Float, deviation: Float, reports: Int, unfinished: Bool, tun
     ranked = known[np.lexsort((known, mean[known]))]
     k = int(ranked[tuner.keep - 1])
     behind = ranked[tuner.keep :]
-    lead, both = mean[k] - mean[behind], np.hypot(deviation[behind], deviation[k])
+    # Jobs that reported no loss are alike, and behind all others.
+    worth = np.minimum(mean, WORST)
+    lead, both = worth[k] - worth[behind], np.hypot(deviation[behind], deviation[k])
     # Equal forecasts without any doubt are a draw; else a job behind without doubt has no chance.
     from scipy.special import stdtr  # takes longer to import than all of the core
 
     freedom = np.minimum(reports[behind], reports[k]) - float(PARAMETERS)
-    chance = np.where(lead == 0, 0.5, stdtr(freedom, lead / np.maximum(both, 1e-300)))
+    with np.errstate(over="ignore"):
+        chance = np.where(lead == 0, 0.5, stdtr(freedom, lead / np.maximum(both, 1e-300)))
     stop = (chance < 1 - tuner.confidence) & unfinished[behind]
     return [
         Verdict(

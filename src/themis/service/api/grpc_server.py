@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import resource
 import threading
 import time
@@ -166,6 +167,8 @@ class _Status:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         self._count(error)
+        if isinstance(error, Limit):
+            self.context.set_trailing_metadata((("retry-after", str(math.ceil(error.retry_s))),))
         if isinstance(error, ThemisError):
             self.context.abort(code_of(error), str(error))
         elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -7,11 +7,12 @@ import errno
 import ipaddress
 import json
 import logging
+import math
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -118,11 +119,13 @@ class HttpApp:
         if page.upload is not None:
             found = await self._uploaded(request, page, api, page.read(inside, query))
             return Response(_as_json(found), page.status, NO_STORE, media_type=page.media)
-        values = page.read(inside, query, await self._body(request, page))
+        body = await self._body(request, page)
         if page.public:  # answered from memory, also when all threads are busy
-            data = _rendered(page, api, values)
+            data = rendered(page, api, inside, query, body)
         else:
-            data = await asyncio.get_running_loop().run_in_executor(self.threads, _rendered, page, api, values)
+            data = await asyncio.get_running_loop().run_in_executor(
+                self.threads, rendered, page, api, inside, query, body
+            )
         return Response(data, page.status, NO_STORE, media_type=page.media)
 
     async def _run(self, caller: Caller, work: Callable[[], Response]) -> Response:
@@ -320,8 +323,11 @@ def _is_local(host: str) -> bool:
         return False
 
 
-def _rendered(page: Page, api: Api, values: Values) -> bytes:
+def rendered(page: Page, api: Api, inside: Mapping[str, str], query: str, body: bytes) -> bytes:
+    """The page's reply to a request; not in the event loop, for reading a body takes time."""
     assert page.answer is not None
+    with api.costs.reading(api.caller) if page.body is not None else nullcontext():
+        values = page.read(inside, query, body)
     found = page.answer(api, values)
     return found if isinstance(found, bytes) else _as_json(found)
 
@@ -339,9 +345,8 @@ def _refusal(request: Request, error: Exception) -> Response:
         sentence = f"{error.filename or 'a file'}: {error.strerror}."
     elif not isinstance(error, ThemisError):
         sentence = f"a bug in Themis: {type(error).__name__}; see the arbiter's log."
-    headers = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "1"}, 503: {"Retry-After": "1"}}.get(
-        status, {}
-    )
+    later = {"Retry-After": str(math.ceil(error.retry_s) if isinstance(error, Limit) else 1)}
+    headers = {401: {"WWW-Authenticate": "Bearer"}, 429: later, 503: later}.get(status, {})
     if isinstance(error, NotAllowed):
         headers = {"Allow": ", ".join(error.allowed)}
     return Response(_as_json({"error": sentence}), status, headers, media_type=JSON)

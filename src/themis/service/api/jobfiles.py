@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterable
 from themis.client import themis_pb2 as pb
 from themis.client.submit_requests import text_requests
 from themis.errors import InputError
+from themis.limits import LONGEST_JOB_FILE, NAMED, PATH
 from themis.service.engine.arbiter import Arbiter
-
-LONGEST_TEXT = 256 << 10
-"""Characters of a job file over the API: reading more would keep other callers waiting."""
 
 
 def read(arbiter: Arbiter, file: pb.JobFile) -> tuple[list[pb.SubmitRequest], list[str]]:
@@ -20,13 +18,14 @@ def read(arbiter: Arbiter, file: pb.JobFile) -> tuple[list[pb.SubmitRequest], li
     ------
     InputError : the file is wrong (names the line), or too long.
     """
-    if len(file.text) > LONGEST_TEXT:
+    if len(file.text) > LONGEST_JOB_FILE:
         raise InputError(
-            f"the job file has {len(file.text)} characters, expected at most {LONGEST_TEXT}; submit it in parts."
+            f"the job file has {len(file.text)} characters, expected at most {LONGEST_JOB_FILE}; submit it in parts."
         )
+    PATH.check(file.folder, "folder")
     requests, notes = text_requests(
         file.text,
-        file.source or "the job file",
+        NAMED.check(file.source, "source") or "the job file",
         user=file.user,
         folder=file.folder,
         unknown_work_s=arbiter.config.unknown_work_s,

@@ -17,6 +17,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from themis.client.as_json import is_map, several
 from themis.errors import InputError, closest
+from themis.limits import check_json
 
 Schema = dict[str, Any]
 
@@ -32,17 +33,16 @@ def read_object(data: bytes) -> dict[str, Any]:
 
     Raises
     ------
-    InputError : it is not UTF-8, not JSON, not an object, or has a key twice.
+    InputError : it is not UTF-8, not JSON, not an object, too large or too deep, or has a key twice.
     """
     if not data.strip():
         return {}
     try:
-        value = json.loads(data.decode(), object_pairs_hook=_each_once, parse_constant=_no_constant)
+        value = json.loads(check_json(data).decode(), object_pairs_hook=_each_once, parse_constant=_no_constant)
     except UnicodeDecodeError as error:
         raise InputError(f"the body is not UTF-8 at byte {error.start}, expected a JSON object.") from None
-    except (ValueError, RecursionError) as error:
-        why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise InputError(f"the body is not JSON: {why}. Expected a JSON object.") from None
+    except ValueError as error:
+        raise InputError(f"the body is not JSON: {error}. Expected a JSON object.") from None
     if not isinstance(value, dict):
         raise InputError(f"the body is {_short(value)}, expected a JSON object.")
     return value
@@ -51,8 +51,9 @@ def read_object(data: bytes) -> dict[str, Any]:
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     out = dict(pairs)
     if len(out) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise InputError(f"duplicate key {next(n for n in names if names.count(n) > 1)[:100]!r} in the body.")
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise InputError(f"duplicate key {twice[:100]!r} in the body.")
     return out
 
 
@@ -146,7 +147,7 @@ def _number(given: Any, place: str) -> float:
     try:
         return float(given)
     except OverflowError:
-        return math.copysign(math.inf, given)
+        return math.inf if given > 0 else -math.inf
 
 
 def _whole(field: FieldDescriptor, given: Any, place: str) -> int:
@@ -161,7 +162,7 @@ def _whole(field: FieldDescriptor, given: Any, place: str) -> int:
 
 
 def _short(value: Any) -> str:
-    text = json.dumps(value)
+    text = json.dumps(value[:101] if isinstance(value, (str, list)) else value)
     return text if len(text) <= 100 else f"{text[:100]}..."
 
 

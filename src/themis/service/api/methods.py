@@ -45,6 +45,7 @@ from themis.service.api.audit import MOST_ENTRIES, Audit
 from themis.service.api.audited import audited
 from themis.service.api.call_limits import CallLimit
 from themis.service.api.calls_meter import CallsMeter
+from themis.service.api.costs import Costs
 from themis.service.api.overview import Day, Overview
 from themis.service.api.story import story
 from themis.service.api.submission import submit
@@ -122,6 +123,7 @@ class Api:
         self._agents = CallLimit(
             most, max(most * 3 // 4, 1), 0, "serve agents of apps", "disconnect one, or raise max_agents"
         )
+        self.costs = Costs()
         self._simulations = threading.Semaphore(2)
         self._courses = fairness.Courses(arbiter.journal.path)
         self._backing_up = threading.Lock()
@@ -193,11 +195,17 @@ class Api:
     @audited
     def Submit(self, request: pb.SubmitRequest) -> pb.SubmitReply:
         """Enter an app."""
-        return self._do(lambda a: submit(a, request, self.caller))  # type: ignore[no-any-return]
+
+        def entered(a: Arbiter) -> pb.SubmitReply:
+            with self.costs.charged(self.caller):
+                return submit(a, request, self.caller)
+
+        return self._do(entered)  # type: ignore[no-any-return]
 
     def SubmitFile(self, request: pb.JobFile) -> pb.JobFileReply:
         """Enter the apps of a job file; it is read in the caller's thread."""
-        requests, notes = jobfiles.read(self.arbiter, request)
+        with self.costs.reading(self.caller):
+            requests, notes = jobfiles.read(self.arbiter, request)
         return pb.JobFileReply(apps=jobfiles.submit_all(requests, self.Submit), notes=notes)
 
     @audited

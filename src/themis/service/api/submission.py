@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
 
+import numpy as np
+
+from themis import limits
 from themis.client import themis_pb2 as pb
 from themis.core.state import State
 from themis.errors import InputError, UnknownName, closest
@@ -24,18 +26,16 @@ from themis.service.engine.config import Config
 from themis.service.engine.housekeeping import unmet, verdict_of
 from themis.service.engine.journal import Entry, Options
 from themis.service.engine.speed_estimator import own_profile, read_profile
-from themis.sizes import LONGEST_S
 from themis.traces.profiles.assumed import Assumptions, alone
 from themis.traces.profiles.models import GENERIC
 
-MOST_REGIMES = 1000
-MOST_AFTER = 100
-MOST_STEPS = 1e15
-N = TypeVar("N", int, float)
-
 
 class Limit(InputError):
-    """More than this arbiter takes."""
+    """More than this arbiter takes; ``retry_s`` : seconds after which it may take it."""
+
+    def __init__(self, sentence: str, retry_s: float = 1.0) -> None:
+        super().__init__(sentence)
+        self.retry_s = retry_s
 
 
 class DiskLow(Limit):
@@ -55,20 +55,23 @@ def submit(arbiter: Arbiter, request: pb.SubmitRequest, caller: Caller | None = 
     """
     if caller is not None:
         request = _signed(request, caller)
+    limits.KEY.check(request.key, "key")
     # Each user has keys of their own: another user's key does not find an app.
     key = f"{request.user}/{request.key}" if request.key else ""
     if key and (known := arbiter.journal.apps("key = ?", key)):
         return pb.SubmitReply(app=known[0].app, name=known[0].name)
     config, state, now = arbiter.config, arbiter.state, arbiter.instant
     _check_room(arbiter, request.user)
-    retries = _within("retries", request.retries, 0, 1000) if request.HasField("retries") else config.retries
+    retries = limits.RETRIES.check(request.retries) if request.HasField("retries") else config.retries
     app = read_app(request, now, arbiter.config, int(state.machine_size.sum()))
     app = replace(app, name=_free_name(app.name, arbiter.journal.has_app))
     profile = None
     if request.HasField("profile"):
         profile = read_profile(own_profile(app), request.profile)
         app = replace(app, jobs=tuple(replace(job, model=profile.name) for job in app.jobs))
-    check_models(state, arbiter.book.with_profiles([profile] if profile else []), app)
+    book = arbiter.book.with_profiles([profile] if profile else [])
+    check_models(state, book, app)
+    check_work(state, book, app)
     check_machines(arbiter, request)
     _check_bundles(arbiter, request)
     arbiter.executor.check_user("" if config.single_trust else app.user)
@@ -118,14 +121,15 @@ def read_app(request: pb.SubmitRequest, now: Seconds, config: Config, gpus: int)
     for what, name in (("app", request.name), ("user", request.user)):
         if not NAME.fullmatch(name):
             raise InputError(f"the name of the {what} is {name[:100]!r}, expected {WORDS}.")
+    if request.name.isdecimal():
+        raise InputError(f"the name of the app is {request.name!r}, which is an app's number; expected a letter in it.")
     if len(request.jobs) > config.max_jobs:
         raise Limit(
             f"app {request.name!r} has {len(request.jobs)} jobs, the limit is {config.max_jobs} (max_jobs); submit several apps."
         )
-    weight = _within("weight", request.weight or 1.0, 1e-6, 1e6)
-    deadline = (
-        now + _within("deadline_s", request.deadline_s, 0.0, LONGEST_S) if request.HasField("deadline_s") else None
-    )
+    limits.JOBS.check(request.jobs, "jobs")
+    weight = limits.WEIGHT.check(request.weight or 1.0)
+    deadline = now + limits.DEADLINE_S.check(request.deadline_s) if request.HasField("deadline_s") else None
     return App(
         name=request.name,
         user=request.user,
@@ -134,7 +138,7 @@ def read_app(request: pb.SubmitRequest, now: Seconds, config: Config, gpus: int)
         tuner=_tuner(request),
         weight=weight,
         deadline=deadline,
-        at_once=request.at_once,
+        at_once=limits.AT_ONCE.check(request.at_once),
     )
 
 
@@ -154,6 +158,21 @@ def check_models(state: State, book: ProfileBook, app: App) -> None:
             )
 
 
+def check_work(state: State, book: ProfileBook, app: App) -> None:
+    """Raise InputError if a job's work takes longer or shorter on one GPU than is computed with, on any type that it may use."""
+    alike = {(j.model, j.regimes, j.step_scale, j.dynamic, j.gpu_types): j for j in app.jobs}
+    for job in alike.values():
+        profile = book.get(job.model)
+        for kind in state.gpu_types:
+            rates = {r.batch: profile.curve(kind, r.batch) for r in job.regimes}
+            if (job.gpu_types and kind not in job.gpu_types) or not all(rates.values()):
+                continue
+            one = {batch: float(curve.at(np.array(1.0))) for batch, curve in rates.items() if curve}
+            if all(one.values()):
+                seconds = sum(r.steps * job.scale(r.batch) / one[r.batch] for r in job.regimes)
+                limits.WORK_S.check(seconds, f"job {job.name!r}: its seconds on one GPU of type {kind}")
+
+
 def check_machines(arbiter: Arbiter, request: pb.SubmitRequest) -> None:
     """Raise InputError where a job asks for more CPUs or memory for a GPU than the machines have for each of theirs.
 
@@ -161,7 +180,7 @@ def check_machines(arbiter: Arbiter, request: pb.SubmitRequest) -> None:
     """
     have = arbiter.live.per_gpu
     for job in request.jobs:
-        cpus, memory = _within("cpus", job.cpus, 0, 1e6), _within("memory", job.memory, 0, 1 << 60)
+        cpus, memory = limits.CPUS.check(job.cpus), limits.MEMORY.check(job.memory)
         if have and cpus > have.cpus:
             raise InputError(
                 f"job {job.name!r} asks for {cpus:g} CPUs per GPU, the machines have {have.cpus:g} per GPU. Lower cpus, or ask for "
@@ -182,9 +201,8 @@ def _check_bundles(arbiter: Arbiter, request: pb.SubmitRequest) -> None:
 
 
 def _options(arbiter: Arbiter, request: pb.SubmitRequest) -> Options:
-    walltime = _within("walltime_s", request.walltime_s, 1e-3, LONGEST_S) if request.HasField("walltime_s") else None
-    if len(request.after) > MOST_AFTER:
-        raise Limit(f"app {request.name!r} waits for {len(request.after)} apps, expected at most {MOST_AFTER}.")
+    walltime = limits.WALLTIME_S.check(request.walltime_s) if request.HasField("walltime_s") else None
+    limits.AFTER.check(request.after, "after")
     after = tuple(_after(arbiter, request.user, other) for other in request.after)
     options = Options(after=after, walltime_s=walltime)
     verdict = verdict_of(after, [arbiter.journal.apps("app = ?", app)[0] for app, _ in after])
@@ -249,16 +267,21 @@ def _job(job: pb.Job, gpus: int) -> Job:
     name = job.name or "job"
     if not NAME.fullmatch(name):
         raise InputError(f"the name of a job is {name[:100]!r}, expected {WORDS}.")
-    if len(job.regimes) > MOST_REGIMES:
-        raise Limit(f"job {name!r} has {len(job.regimes)} regimes, expected at most {MOST_REGIMES}.")
-    scale = _within("step_scale", job.step_scale, 1e-9, 1e9) if job.HasField("step_scale") else 1.0
-    low = job.gpus_min or 1
-    regimes = tuple(Regime(steps=_work(r.steps), batch=_within("batch", r.batch, 0, 1e12)) for r in job.regimes)
+    at = f"job {name!r}: "
+    limits.REGIMES.check(job.regimes, f"{at}regimes")
+    scale = limits.STEP_SCALE.check(job.step_scale, f"{at}step_scale") if job.HasField("step_scale") else 1.0
+    low = limits.GPUS.check(job.gpus_min or 1, f"{at}gpus_min")
+    regimes = tuple(
+        Regime(steps=limits.STEPS.check(r.steps, f"{at}steps"), batch=limits.BATCH.check(r.batch, f"{at}batch"))
+        for r in job.regimes
+    )
+    for kind in limits.GPU_TYPES.check(job.gpu_types, f"{at}gpu_types"):
+        limits.WORD.check(kind, f"{at}gpu_types")
     # A gang that may be larger than the cluster is one that may have all of it.
-    high = max(low, min(job.gpus_max or low, gpus))
+    high = max(low, min(limits.GPUS.check(job.gpus_max or low, f"{at}gpus_max"), gpus))
     return Job(
         name=name,
-        model=job.model or GENERIC,
+        model=limits.WORD.check(job.model or GENERIC, f"{at}model"),
         regimes=regimes,
         gpus_min=low,
         gpus_max=high,
@@ -269,14 +292,20 @@ def _job(job: pb.Job, gpus: int) -> Job:
 
 
 def _dynamic(name: str, message: pb.Dynamic) -> Dynamic:
-    if len(message.sizes) > MOST_REGIMES:
-        raise Limit(f"job {name!r} has {len(message.sizes)} batch sizes, expected at most {MOST_REGIMES}.")
+    at = f"job {name!r}: dynamic."
+    limits.BATCH_SIZES.check(message.sizes, f"{at}sizes")
     if message.mode not in list(Mode):
         raise UnknownName(f"mode of job {name}", message.mode, list(Mode))
     return Dynamic(
         mode=Mode(message.mode),
-        epoch_steps=tuple((s.batch, s.steps_per_epoch) for s in message.sizes),
-        regimes=message.regimes or ACCORDION_REGIMES,
+        epoch_steps=tuple(
+            (
+                limits.BATCH.check(s.batch, f"{at}batch"),
+                limits.EPOCH_STEPS.check(s.steps_per_epoch, f"{at}steps_per_epoch"),
+            )
+            for s in message.sizes
+        ),
+        regimes=limits.DYNAMIC_REGIMES.check(message.regimes, f"{at}regimes") or ACCORDION_REGIMES,
     )
 
 
@@ -284,14 +313,22 @@ def _tuner(request: pb.SubmitRequest) -> Tuner:
     match request.WhichOneof("tuner"):
         case "brackets":
             brackets = tuple(
-                Halving(rungs=tuple(Rung(jobs=r.jobs, steps=_work(r.steps)) for r in b.rungs))
-                for b in request.brackets.brackets
+                Halving(
+                    rungs=tuple(
+                        Rung(jobs=limits.RUNG_JOBS.check(r.jobs), steps=limits.STEPS.check(r.steps, "rung.steps"))
+                        for r in limits.RUNGS.check(b.rungs)
+                    )
+                )
+                for b in limits.BRACKETS.check(request.brackets.brackets)
             )
             return brackets[0] if len(brackets) == 1 else Hyperband(brackets=brackets)
         case "curve":
             c = request.curve
             return CurveStopping(
-                check_steps=_work(c.check_steps), keep=c.keep, confidence=c.confidence, warmup=c.warmup
+                check_steps=limits.STEPS.check(c.check_steps, "curve.check_steps"),
+                keep=limits.KEEP.check(c.keep),
+                confidence=limits.CONFIDENCE.check(c.confidence),
+                warmup=limits.WARMUP.check(c.warmup),
             )
         case _:
             return Bag()
@@ -300,6 +337,10 @@ def _tuner(request: pb.SubmitRequest) -> Tuner:
 def _program(job: pb.Job, user: str, config: Config) -> Program:
     p = job.program
     texts = [*p.argv, p.cwd, p.checkpoint_dir, p.checkpoint_url, p.packages, *p.outputs, *map("=".join, p.env.items())]
+    at = f"job {job.name!r}: "
+    for name in ("cwd", "checkpoint_dir", "checkpoint_url", "packages", "launch", "stop_signal", "bundle", "launcher"):
+        limits.PATH.check(getattr(p, name), f"{at}{name}")
+    limits.MODULES.check(p.modules, f"{at}modules")
     if "\0" in "".join(texts):
         text = next(text for text in texts if "\0" in text)
         raise InputError(f"job {job.name!r}: {text[:100]!r} contains a NUL byte, which programs cannot receive.")
@@ -313,7 +354,7 @@ def _program(job: pb.Job, user: str, config: Config) -> Program:
     wrong = [name for name in p.env if not name or "=" in name]
     if wrong:
         raise InputError(f"job {job.name!r}: {wrong[0][:100]!r} is not a valid name of a variable.")
-    grace_s = _within("grace_s", p.grace_s, 0.0, LONGEST_S) if p.HasField("grace_s") else config.grace_s
+    grace_s = limits.GRACE_S.check(p.grace_s, f"{at}grace_s") if p.HasField("grace_s") else config.grace_s
     if grace_s > config.max_grace_s:
         # A job may keep GPUs that are leased to another one for that long.
         raise Limit(
@@ -352,14 +393,3 @@ def _with_own_url(program: Program, below: str) -> Program:
     if program.checkpoint_url in ("", THROUGH_SERVICE):
         return program
     return replace(program, checkpoint_url=f"{program.checkpoint_url.rstrip('/')}/{below}")
-
-
-def _work(steps: float) -> float:
-    """Steps. 0 is refused later, with the job's name; above ``MOST_STEPS`` they would not be counted exactly."""
-    return _within("steps", steps, -MOST_STEPS, MOST_STEPS)
-
-
-def _within(name: str, value: N, least: float, most: float) -> N:
-    if not least <= value <= most:
-        raise InputError(f"{name} is {value}, expected a number from {least:g} to {most:g}.")
-    return value

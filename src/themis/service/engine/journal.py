@@ -22,7 +22,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +163,10 @@ class Journal(Records):
 
     def add_app(self, entry: Entry) -> None:
         """Enter an app."""
-        programs = json.dumps([{**asdict(p), "env": dict(p.env)} for p in entry.programs])
+        # Field by field: asdict copies every text, a millisecond for each five jobs.
+        programs = json.dumps(
+            [{name: getattr(p, name) for name in _PROGRAM} | {"env": dict(p.env)} for p in entry.programs]
+        )
         self.write(
             "INSERT INTO apps (app, name, user, key, submitted, retries, programs, options) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (
@@ -349,14 +352,17 @@ def _check_schema(path: Path, found: str | None) -> None:
         )
 
 
-def _program(fields: dict[str, Any]) -> Program:
+_PROGRAM = tuple(field.name for field in fields(Program))
+
+
+def _program(given: dict[str, Any]) -> Program:
     """A program as it was written."""
     return Program(
         **{
-            **fields,
-            "argv": tuple(fields["argv"]),
-            "modules": tuple(fields["modules"]),
-            "outputs": tuple(fields["outputs"]),
+            **given,
+            "argv": tuple(given["argv"]),
+            "modules": tuple(given["modules"]),
+            "outputs": tuple(given["outputs"]),
         }
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from themis import limits
 from themis.client import themis_pb2 as pb
 from themis.errors import InputError
 from themis.machines.engines.program import Measurement
@@ -144,7 +145,14 @@ def read_profile(name: str, message: pb.Profile) -> Profile:
         raise InputError(
             f"a profile has {len(message.slowdown)} slowdowns, expected 4: slot, machine, rack, cross-rack."
         )
-    a, b, c, d = message.slowdown or DEFAULT_SLOWDOWN
+    a, b, c, d = (limits.SLOWDOWN.check(value) for value in message.slowdown or DEFAULT_SLOWDOWN)
+    for curve in limits.GPU_TYPES.check(message.curves, "profile.curves"):
+        limits.WORD.check(curve.gpu_type, "profile.gpu_type")
+        limits.SPEED_POINTS.check(curve.gpus, "profile.gpus")
+        for gpus in curve.gpus:
+            limits.GPUS.check(gpus, "profile.gpus")
+        for rate in curve.steps_per_s:
+            limits.SPEED.check(rate, "profile.steps_per_s")
     return Profile(
         name=name,
         slowdown=(a, b, c, d),
@@ -153,5 +161,5 @@ def read_profile(name: str, message: pb.Profile) -> Profile:
             (curve.gpu_type, 0): Curve(gpus=tuple(curve.gpus), rate=tuple(curve.steps_per_s))
             for curve in message.curves
         },
-        checkpoint_s=message.checkpoint_s if message.HasField("checkpoint_s") else 7.5,
+        checkpoint_s=limits.CHECKPOINT_S.check(message.checkpoint_s) if message.HasField("checkpoint_s") else 7.5,
     )

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from themis import sizes
+from themis import limits, sizes
 from themis.data_dir import default_home
 from themis.errors import InputError, ThemisError, UnknownName
 from themis.jobs import check as check_jobs
@@ -35,7 +35,7 @@ from themis.yaml_text import BadYaml, Document, documents
 NESTED = ("gpu_names", "price", "notify", "oidc", "groups", "users", "others")
 """Keys that only a file can set."""
 
-Weight = Annotated[float, Field(ge=1e-6, le=1e6)]
+Weight = Annotated[float, Field(ge=limits.WEIGHT.least, le=limits.WEIGHT.most)]
 Quota = Annotated[int, Field(ge=0, le=10**9)] | None
 
 
@@ -234,7 +234,7 @@ class ServiceText(Written):
         default="",
         description="further host names and addresses of the service: `gpu.example.org, 10.0.0.7` (this machine's)",
     )
-    retries: Annotated[int, Field(ge=0, le=1000)] = Field(
+    retries: Annotated[int, Field(ge=0, le=limits.RETRIES.most)] = Field(
         default=2, description="default maximum number of attempts after failures of a job (2)"
     )
     backoff: Wait = Field(
@@ -322,7 +322,9 @@ class ServiceText(Written):
     max_message: Annotated[int, reads(_message)] = Field(
         default=4 << 20, description="maximum size of a client's message (4 MiB)"
     )
-    max_jobs: Count = Field(default=1000, description="maximum number of jobs of an app (1000)")
+    max_jobs: Annotated[int, Field(ge=1, le=limits.JOBS.most)] = Field(
+        default=1000, description="maximum number of jobs of an app (1000)"
+    )
     max_apps: Count = Field(default=5000, description="maximum number of waiting and running apps (5000)")
     max_apps_per_user: Count = Field(
         default=1000, description="maximum number of waiting and running apps of one user (1000)"
