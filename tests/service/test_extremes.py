@@ -165,7 +165,7 @@ def test_any_submission_is_refused_with_a_reason_or_lives_and_ends(tmp_path: Pat
                 assert what, f"a valid one: {sentence} {body!r}"
                 assert status_of(refused) in (400, 403, 404, 413, 429), (what, sentence)
                 assert sentence.isprintable(), (what, sentence)
-                assert sentence[-1] in ".?", (what, sentence)
+                assert sentence[-1] in ".?)", (what, sentence)
                 assert len(sentence) < 1500, what
                 assert w.arbiter.state.apps.size == known
             for app in range(known, w.arbiter.state.apps.size):
