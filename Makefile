@@ -10,8 +10,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := @echo 'Installing into $(VENV) (once)'; $(BIN)/python -m pip install -qq --disable-pip-version-check
 # A worker that dies ends the run, which names the test; xdist's replacement for it would wait without limit.
-# Three workers on two cores: the one with the Ray cluster waits most of the time.
-WORKERS ?= 3
+# More workers than two cores: those with processes wait most of the time, those with the Ray cluster and the networks longest.
+WORKERS ?= $(if $(filter test-all,$(MAKECMDGOALS)),4,3)
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0
 # Tests start hundreds of processes; without byte code each would compile the package again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -67,7 +67,10 @@ SIMULATED ?= 10000
 soak: $(VENV)/.torch ## SIMULATED=10000 histories of the service, then kill arbiter, agents, jobs at KILLS=200 moments, one data directory 300 times, damage 200 journals, fail 10,000 machines (hours)
 	THEMIS_SIMULATED_SEEDS=$(SIMULATED) THEMIS_SIMULATED_MUTATIONS=300 $(PYTEST) tests/simulation
 	THEMIS_SIMULATED_FAULTS=10000 $(PYTEST) tests/sim/test_simulated_faults.py
-	THEMIS_RAY_FORMS=all $(PYTEST) tests/client/test_tune_cluster.py tests/service/test_ray_life.py
+	THEMIS_RAY_FORMS=all $(PYTEST) tests/client/test_tune_cluster.py tests/service/test_ray_life.py tests/machines/test_executor_kit.py
+	THEMIS_SEEDS=all $(PYTEST) tests/fairness tests/optimize
+	THEMIS_LOOKS=all $(PYTEST) tests/web/test_console.py tests/web/test_console_pages.py
+	THEMIS_PAGE_PHASES=examples,coverage,fuzzing $(PYTEST) tests/service/test_pages.py
 	THEMIS_CONFORMANCE_SEEDS=3 $(PYTEST) tests/policies/test_conformance.py tests/policies/test_conformance_kit.py
 	THEMIS_DELIVERY_SEEDS=100 $(PYTEST) tests/policies/test_delivery.py
 	THEMIS_FAULT_TRIALS=$(KILLS) THEMIS_RAY_FAULT_TRIALS=$(RAY_KILLS) $(PYTEST) tests/service/test_faults.py

@@ -69,14 +69,26 @@ def _journals_fold(request: pytest.FixtureRequest) -> Iterator[None]:
     audit_below(folder)
 
 
+FIRST = ("ray", "netns", "long", "slow")
+"""Groups, a tier and a marker whose files come first, so that no worker is left alone with a long test at the end."""
+
+
+def _rank(item: pytest.Item) -> int:
+    group = item.get_closest_marker("xdist_group")
+    names = {*(group.args if group else ()), tier_of(item), *(mark.name for mark in item.iter_markers())}
+    return next((n for n, name in enumerate(FIRST) if name in names), len(FIRST))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test with its tier. Files with slow tests come first, so that no worker is left alone with one at the end.
+    """Mark each test with its tier, and sort the files by the first of `FIRST` that one of their tests has.
 
     Tests that share a fixture of their module form a group of pytest-xdist, which makes the fixture once instead of once a worker.
     """
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    ranks: dict[Path, int] = {}
+    for item in items:
+        ranks[item.path] = min(ranks.get(item.path, len(FIRST)), _rank(item))
+    items.sort(key=lambda item: ranks[item.path])
     for item in items:
         item.add_marker(tier_of(item))
         definitions = getattr(item, "_fixtureinfo").name2fixturedefs.values()  # noqa: B009

@@ -6,6 +6,7 @@ Without one, the groups of `LONG_GROUPS` are long, and the folder decides (`FOLD
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -32,6 +33,11 @@ LONG_GROUPS = {"ray", "netns"}
 UNSTEADY = ROOT / "tests" / "unsteady.txt"
 MOST_UNSTEADY = 3
 _LINE = re.compile(r"(?P<path>tests/\S+\.py)::(?P<test>\w+)\s+(?P<date>\d{4}-\d\d-\d\d)\s+(?P<cause>\S.*)")
+
+
+def seeds(few: int, many: int) -> range:
+    """Seeds of a law: few of them for every landing, many where ``THEMIS_SEEDS=all``, as in `make soak`."""
+    return range(many if os.environ.get("THEMIS_SEEDS") == "all" else few)
 
 
 def tier_of(item: pytest.Item) -> str:

@@ -8,6 +8,7 @@ from scipy.optimize import linprog
 
 from themis.fairness import fluid
 from themis.model.units import Float
+from tiers import seeds
 
 
 def _apps(rng: np.random.Generator, n: int) -> tuple[Float, Float, Float]:
@@ -19,7 +20,7 @@ def _apps(rng: np.random.Generator, n: int) -> tuple[Float, Float, Float]:
     )
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", seeds(6, 50))
 def test_shares_are_by_weight_below_every_cap(seed: int) -> None:
     rng = np.random.default_rng(seed)
     _, cap, weight = _apps(rng, int(rng.integers(1, 30)))
@@ -58,7 +59,7 @@ def test_no_capacity_no_finish() -> None:
     assert np.isinf(finish[0])
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(3, 20))
 def test_in_two_parts_as_in_one(seed: int) -> None:
     rng = np.random.default_rng(seed)
     n, phases = int(rng.integers(1, 12)), int(rng.integers(1, 4))
@@ -88,7 +89,7 @@ def _feasible(work: Float, cap: Float, due: Float, capacity: float) -> bool:
     return bool(-found.fun >= work.sum() * (1 - 1e-7))
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(6, 60))
 def test_dues_can_be_kept_exactly_where_nothing_is_lacking(seed: int) -> None:
     """Spec of fair finish, section 3: against a linear program, around the border on purpose."""
     rng = np.random.default_rng(seed)
@@ -107,7 +108,7 @@ def _border(work: Float, cap: Float, due: Float) -> float:
     return float(((fluid.lacking(work, cap, due, 0.0)) / due).max())
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(6, 60))
 def test_least_due_first_ends_nobody_later_than_the_reference(seed: int) -> None:
     """The theorem, for apps that can use the whole cluster: any arrivals, odd weights; the order is by the reference's finish."""
     rng = np.random.default_rng(seed)
@@ -143,7 +144,7 @@ def test_slack_is_how_long_an_app_may_wait() -> None:
     assert slack.tolist() == [1.0, 1.0]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(3, 20))
 def test_what_is_lacking_is_what_the_definition_says(seed: int) -> None:
     rng = np.random.default_rng(seed)
     size = int(rng.integers(1, 40))
@@ -156,7 +157,7 @@ def test_what_is_lacking_is_what_the_definition_says(seed: int) -> None:
     np.testing.assert_allclose(fluid.lacking(work, cap, due, 16.0), must - 16.0 * due, atol=1e-12 * scale, rtol=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(3, 20))
 def test_a_run_to_the_end_is_many_short_ones(seed: int) -> None:
     """Of apps of several phases; the last of them can use fewer GPUs together than there are."""
     rng = np.random.default_rng(seed)
@@ -200,7 +201,7 @@ def _step_by_step(
     return got, finish
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(6, 60))
 def test_a_run_is_water_filling_at_each_end_of_a_phase(seed: int) -> None:
     """Phases without work or GPUs, caps from far below to far above the share, weights over four orders, cut short or not."""
     rng = np.random.default_rng(seed)

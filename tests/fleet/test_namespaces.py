@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +21,6 @@ from processes import PATIENCE_S, left_of, ranks_of, wait_until
 # They share the addresses of their networks.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("netns")]
 NAMES = ("m0", "m1", "m2", "m3")
-FIT = Path(__file__).parents[1] / "machines" / "programs" / "torch_fit.py"
 FAKETIME = next(iter(Path("/usr/lib").glob("*/faketime/libfaketime.so.1")), None)
 
 
@@ -66,30 +64,6 @@ def world(tmp_path: Path) -> Iterator[World]:
 def busy(world: World) -> list[str]:
     """Machines with ranks."""
     return [name for name in NAMES if ranks_of(world.fleet.tasks(name))]
-
-
-def test_a_torch_gang_over_two_machines_is_preempted_and_resumes_with_a_third(world: World, tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason="PyTorch is not installed; pip install 'themis-scheduler[torch]'")
-    folder = tmp_path / "checkpoint"
-    with world.service.client() as client:
-        app = client.run(
-            [sys.executable, str(FIT), "60", "0.2"],
-            gpus=2,
-            hours=60 / 72000,
-            env={"GLOO_SOCKET_IFNAME": "eth0"},
-            checkpoint_dir=str(folder),
-            grace_s=20.0,
-            retries=2,
-        ).app
-        wait_until(lambda: any(folder.glob("*")) or len(busy(world)) == 2, "it runs on two machines")
-        before = busy(world)
-        wait_until(lambda: client.show(app).jobs[0].steps >= 3, lambda: f"it trains\n{client.show(app)}")
-        client.drain(before[0])
-        assert client.wait(app, timeout_s=PATIENCE_S).state == "completed", world.service.said()
-        attempts = list(client.show(app).jobs[0].attempts)
-    assert len(before) == 2
-    assert (folder / "result").read_text().split()[2] == "2"
-    assert len(attempts) >= 2
 
 
 def test_a_pulled_cable_and_a_dead_machine_cost_no_job(world: World, tmp_path: Path) -> None:

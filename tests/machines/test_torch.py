@@ -1,4 +1,4 @@
-"""PyTorch jobs by torchrun and rank by rank: preempted, resumed, resized, with the loss of a run that never stopped."""
+"""A PyTorch job by torchrun: preempted and resumed with the loss of a run that never stopped. The service's tests resize one."""
 
 from __future__ import annotations
 
@@ -58,14 +58,3 @@ def test_a_preempted_torchrun_job_ends_with_exactly_the_loss_of_an_uninterrupted
 ) -> None:
     with live(tmp_path, fit(0.1, torchrun=True), settings=LONG) as world:
         assert interrupted(world, (0, 1), (2, 3)) == straight
-
-
-def test_an_elastic_job_goes_from_two_workers_to_one_and_learns_the_same(
-    tmp_path: Path, straight: tuple[float, float, int]
-) -> None:
-    """A rank for each GPU; from four ranks to two by torchrun, under the whole service, is tested with the service."""
-    with live(tmp_path, fit(0.1, torchrun=False), settings=LONG) as world:
-        _, weights, ranks = interrupted(world, (0, 1), (2,))
-        assert (ranks, straight[2]) == (1, 2)
-        # Sums over two ranks and of one round differently.
-        assert weights == pytest.approx(straight[1], rel=1e-4)

@@ -9,6 +9,7 @@ from scipy.optimize import linprog
 from themis.errors import NotSolved
 from themis.model.units import Float
 from themis.optimize.matrix_game import GameProgram, MatrixGame
+from tiers import seeds
 
 
 def least(use: Float) -> float:
@@ -24,7 +25,7 @@ def least(use: Float) -> float:
     return float(found.fun)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(8, 40))
 def test_value_weights_and_worths_prove_each_other_and_agree_with_a_general_solver(seed: int) -> None:
     rng = np.random.default_rng(seed)
     use = rng.random((int(rng.integers(2, 30)), int(rng.integers(1, 8))))

@@ -33,6 +33,8 @@ from themis.service.api.submission import submit
 
 TOKEN = "t"
 STREAM = "/v1/stream"
+PHASES = os.environ.get("THEMIS_PAGE_PHASES", "examples,coverage")
+"""Phases of schemathesis. ``coverage`` tries each limit of each schema; ``make soak`` adds ``fuzzing``."""
 CHECKS = (
     "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,"
     "response_schema_conformance,negative_data_rejection,positive_data_acceptance,unsupported_method,ignored_auth"
@@ -141,7 +143,7 @@ def run_schemathesis(address: str, folder: Path, checks: str, *more: str) -> Non
     (folder / "hooks_of_pages.py").write_text(HOOKS)
     command = [sys.executable, "-m", "schemathesis.cli", "run", f"{address}/openapi.json"]
     command += ["-H", f"Authorization: Bearer {TOKEN}", "--checks", checks, "--mode", "all"]
-    command += ["--phases", "examples,coverage,fuzzing", "--max-examples", "10", "--generation-deterministic"]
+    command += ["--phases", PHASES, "--max-examples", "10", "--generation-deterministic"]
     command += ["--continue-on-failure", "--no-color", *more]
     command += ["--request-timeout", f"{PATIENCE_S:g}"]  # simulations of what-if take up to 40 s
     environment = {**os.environ, "SCHEMATHESIS_HOOKS": "hooks_of_pages", "PYTHONPATH": str(folder)}

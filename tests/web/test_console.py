@@ -24,6 +24,10 @@ AXE = Path(os.environ.get("THEMIS_AXE", Path(__file__).parents[2] / "build" / "a
 """Where ``.ci/run`` puts axe-core."""
 SHOTS = os.environ.get("THEMIS_SHOTS", "")
 """A folder for screenshots, those of the documentation; empty: none."""
+LOOKS = [(width, scheme) for width in (390, 1600) for scheme in ("light", "dark")]
+"""Width of the window and colour scheme. Width decides what fits, the scheme its contrast, so two of the four have each."""
+if not SHOTS and not os.environ.get("THEMIS_LOOKS"):
+    LOOKS = [(390, "dark"), (1600, "light")]
 TRAINS = """
 import json, os, time
 from themis.train import Run
@@ -113,7 +117,7 @@ def test_sign_in_leads_to_now_where_a_job_starts_and_ends_without_a_reload(world
 
 def test_an_app_is_held_resumed_and_cancelled_on_its_page(world: World, seen: Seen) -> None:
     app = world.submit("to-be-cancelled", "sh", "-c", "echo it began; sleep 300")
-    seen.sign_in(world.token)
+    seen.enter(world.token)
     seen.go(f"/console/apps/{app}")
     seen.page.wait_for_selector("#log >> text=it began")
     seen.page.wait_for_selector("#leases svg .lease")
@@ -130,7 +134,8 @@ def test_an_app_is_held_resumed_and_cancelled_on_its_page(world: World, seen: Se
 def test_the_keyboard_alone_opens_the_table_of_machines_and_an_app_and_cancels_it(world: World, seen: Seen) -> None:
     app = world.submit("by-keyboard", "sleep", "300")
     page = seen.page
-    seen.sign_in(world.token)
+    seen.enter(world.token)
+    seen.go("/console/now")
     page.wait_for_selector("#running >> text=by-keyboard")
 
     def tab_to(what: str) -> None:
@@ -163,7 +168,7 @@ def test_markup_in_output_parameters_and_messages_is_text(world: World, seen: Se
         "printf '%s\\n' \"$WORDS\"; sleep 1; exit 3",
         env={"WORDS": MARKUP, "THEMIS_PARAMS": '{"<b id=bold>rate</b>": "' + MARKUP.replace('"', "") + '"}'},
     )
-    seen.sign_in(world.token)
+    seen.enter(world.token)
     seen.go(f"/console/apps/{app}")
     seen.page.wait_for_selector("#state >> text=failed")
     seen.page.wait_for_function("document.getElementById('log').textContent.includes('onerror')")
@@ -174,7 +179,7 @@ def test_markup_in_output_parameters_and_messages_is_text(world: World, seen: Se
 
 def test_another_users_app_is_seen_without_its_output_and_cannot_be_changed(world: World, seen: Seen) -> None:
     app = world.submit("of-the-owner", "sh", "-c", "echo secret; sleep 300")
-    seen.sign_in(world.user("guest"))
+    seen.enter(world.user("guest"))
     seen.go(f"/console/apps/{app}")
     seen.page.wait_for_selector("#leases svg")
     assert seen.page.query_selector("#log") is None
@@ -192,8 +197,7 @@ def test_another_users_app_is_seen_without_its_output_and_cannot_be_changed(worl
     world.end(app)
 
 
-@pytest.mark.parametrize("width", [390, 1600])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "scheme"), LOOKS)
 def test_pages_fit_and_axe_finds_nothing_serious(world: World, width: int, scheme: str) -> None:
     apps = [
         world.sweep("resnet-sweep", user="alice"),
@@ -203,7 +207,8 @@ def test_pages_fit_and_axe_finds_nothing_serious(world: World, width: int, schem
         world.submit("gpt2-medium", "sleep", "300", user="carol", gpus=8, jobs=2),
     ]
     with page_of(world.browser, world.base, width, 1000 if width > 1000 else 844, color_scheme=scheme) as seen:
-        seen.sign_in(world.token)
+        seen.enter(world.token)
+        seen.go("/console/now")
         seen.page.wait_for_selector("#waiting tbody tr")
         seen.page.wait_for_selector("#day-leased canvas")
         pages = {"now": "/console/now", "app": f"/console/apps/{apps[0]}", "apps": "/console/apps"}

@@ -80,21 +80,21 @@ PAGES = (
 )
 
 
-@pytest.mark.parametrize("path", PAGES)
-def test_tab_reaches_each_control_and_the_focus_is_seen(world: World, path: str) -> None:
+def test_tab_reaches_each_control_and_the_focus_is_seen(world: World) -> None:
     with page_of(world.browser, world.base) as seen:
-        seen.sign_in(world.token)
-        seen.go(f"/console{path}")
-        seen.page.wait_for_timeout(500)
-        count = seen.page.evaluate(
-            """() => [...document.querySelectorAll("main a, main button, main input, main select, main summary")]
-              .filter(e => e.offsetParent !== null && !e.disabled && e.type !== "hidden").length"""
-        )
-        reached = focused(seen, count + 40)
-        inside = [at for at in reached if at[0] in ("A", "BUTTON", "INPUT", "SELECT", "SUMMARY")]
-        assert {at[4] for at in reached} <= {"solid", "auto"}
-        assert reached[0][2] == "Skip to the content"
-        assert len(inside) >= count
+        seen.enter(world.token)
+        for path in PAGES:
+            seen.go(f"/console{path}")
+            seen.page.wait_for_timeout(500)
+            count = seen.page.evaluate(
+                """() => [...document.querySelectorAll("main a, main button, main input, main select, main summary")]
+                  .filter(e => e.offsetParent !== null && !e.disabled && e.type !== "hidden").length"""
+            )
+            reached = focused(seen, count + 40)
+            inside = [at for at in reached if at[0] in ("A", "BUTTON", "INPUT", "SELECT", "SUMMARY")]
+            assert {at[4] for at in reached} <= {"solid", "auto"}, path
+            assert reached[0][2] == "Skip to the content", path
+            assert len(inside) >= count, path
         seen.check()
 
 
@@ -102,7 +102,7 @@ def test_the_keyboard_alone_sets_a_setting_drains_a_machine_and_asks_what_if(wor
     with page_of(world.browser, world.base) as seen:
         page = seen.page
         page.on("dialog", lambda dialog: dialog.accept())
-        seen.sign_in(world.token)
+        seen.enter(world.token)
 
         def tab_to(wanted: str) -> None:
             for _ in range(90):
@@ -144,7 +144,7 @@ def test_a_user_has_one_colour_on_all_pages(world: World) -> None:
         for name in ("bob", "carol", "dave", "erin"):
             client.run(["sleep", "300"], gpus=2, hours=1.0, name=f"of-{name}", user=name)
     with page_of(world.browser, world.base) as seen:
-        seen.sign_in(world.token)
+        seen.enter(world.token)
         found: dict[str, set[str]] = {}
         for path in ("/now", "/apps", "/apps/0", "/apps/1", "/users", "/fairness"):
             seen.go(f"/console{path}")

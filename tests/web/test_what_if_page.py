@@ -65,7 +65,8 @@ def simulate(seen: Seen, **fields: str) -> None:
 
 
 def test_the_form_is_answered_by_a_table_and_a_figure_without_a_reload(world: World, seen: Seen) -> None:
-    seen.sign_in(world.token)
+    seen.enter(world.token)
+    seen.go("/console/users")
     seen.page.click("nav >> text=What if")
     seen.page.wait_for_url("**/console/what-if")
     seen.page.evaluate("window.same = true")
@@ -87,7 +88,7 @@ def test_the_form_is_answered_by_a_table_and_a_figure_without_a_reload(world: Wo
 
 def test_a_wrong_policy_is_a_sentence_on_the_page(world: World) -> None:
     with page_of(world.browser, world.base) as seen:
-        seen.sign_in(world.token)
+        seen.enter(world.token)
         seen.go("/console/what-if")
         simulate(seen, policies="fair_finsh")
         seen.page.wait_for_selector("#problem:not([hidden])")
@@ -97,7 +98,7 @@ def test_a_wrong_policy_is_a_sentence_on_the_page(world: World) -> None:
 
 def test_a_user_sees_the_own_apps_and_may_leave_out_no_other(world: World) -> None:
     with page_of(world.browser, world.base) as seen:
-        seen.sign_in(world.bob)
+        seen.enter(world.bob)
         seen.go("/console/what-if")
         simulate(seen, policies="drf")
         seen.page.wait_for_selector("#result table")
@@ -120,7 +121,7 @@ def test_without_scripts_the_page_itself_has_the_answer(world: World) -> None:
 
 
 def test_a_form_of_another_site_is_refused(world: World, seen: Seen) -> None:
-    seen.sign_in(world.token)
+    seen.enter(world.token)
     cookie = "; ".join(f"{c['name']}={c['value']}" for c in seen.page.context.cookies())
     for fields, headers in (
         ({"policies": "drf", "csrf": "wrong"}, {}),
