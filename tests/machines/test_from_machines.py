@@ -192,7 +192,7 @@ def test_output_of_a_task_is_kept_within_its_bound_for_the_ranks_of_that_machine
     ):
         with pytest.raises(ProtocolError, match=r"expected logs/TASK/rank-NUMBER\.log"):
             logs.add(path, False, b"x")
-    with pytest.raises(ProtocolError, match="it sends a log that is none"):
+    with pytest.raises(ProtocolError, match="it sends a log that cannot be read"):
         logs.add_frame(b"")
 
 

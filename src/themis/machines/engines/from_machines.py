@@ -127,7 +127,7 @@ class LogCopies:
         try:
             piece = LogLines.unpacked(frame)
         except ValueError as error:
-            raise ProtocolError(f"it sends a log that is none: {error}.") from error
+            raise ProtocolError(f"it sends a log that cannot be read: {error}.") from error
         self.add(*piece)
 
 

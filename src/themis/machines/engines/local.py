@@ -517,7 +517,7 @@ class LocalExecutor(Executor):
         """Raises OSError, ValueError where no agent holds the machine's lock."""
         lock = self.root / "nodes" / self.gangs.hosts[n].machine.name / "agent.lock"
         if not locked(lock):
-            raise ValueError("nobody holds it")
+            raise ValueError("no agent holds it")
         return int(lock.read_text())
 
     def _replace(self, n: int) -> bool:

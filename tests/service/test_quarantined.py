@@ -90,7 +90,7 @@ def test_an_app_whose_end_fails_is_quarantined_and_nothing_else(
             w.finish(0)
         (record,) = recorded(w)
         assert (record.app, record.machine) == (bad, None)
-        assert record.reason.startswith("LookupError: injected at test_quarantine.py:")
+        assert record.reason.startswith("LookupError: injected at test_quarantined.py:")
         assert record.frames[-1] == "LookupError"
         assert set(w.held()) == {good}
         assert set(w.arbiter.state.occupied) == {good}
