@@ -15,7 +15,7 @@ from themis.model.cluster import Machine
 from themis.model.events import Command, Event, Grant, JobReached, JobStarted, JobStopped, MachineReturned, Revoke
 from themis.model.speed import ProfileBook
 from themis.model.workload import App
-from themis.service.engine.arbiter import Arbiter
+from themis.service.engine.arbiter import IDLE_S, Arbiter
 from themis.service.engine.config import Config
 from themis.service.engine.journal import Journal
 from themis.service.engine.machine_changes import find_hosts
@@ -130,7 +130,7 @@ class World:
         """Let time pass, then take turns until nothing is left to do."""
         self.clock[0] += passed
         while True:
-            self.arbiter._transaction()
+            self.arbiter._transaction(0.0 if self.faulty else IDLE_S)
             assert self.faulty or not self.arbiter.quarantine.faults, "the arbiter contained an error; see the log"
             if self.arbiter.queue.empty():
                 return

@@ -323,6 +323,7 @@ class Scheduler(Decider):
         return freed
 
     def _finish(self, a: int, outcome: str) -> None:
+        self.state.quarantined_apps.discard(a)
         self.out.append(app_lifecycle.finish_app(self.state, a, outcome))
         if isinstance(self.state.app_specs[a].tuner, CurveStopping):
             self.state.curves.forget_app(self.state.app_jobs(a).tolist())

@@ -355,6 +355,7 @@ class Arbiter:
         # An instant that is settled takes in no more events: what comes now comes later than it.
         self.instant = now = max(self.now(), self.state.now + INSTANT_S)
         left, released, mark = [*items], list[JobStopped](), self.live.mark
+        answers: list[Callable[[], object]] = []
         for rebuilt in range(MOST_REBUILDS + 1):
             self._at: Message | Call | Fault | None = None
             was_off = bool(self.quarantine.off)
@@ -365,6 +366,10 @@ class Arbiter:
             except (NoRoom, Vanished, sqlite3.OperationalError):
                 raise  # the disk, or the file: ``transactions`` has waited for what can be waited for
             except Exception as error:
+                if self.journal.committed:
+                    log.exception("an error after a commit")
+                    self.quarantine.turn_off(words_of(error))
+                    break
                 if rebuilt == MOST_REBUILDS or (rebuilt and was_off and self._at is None):
                     raise  # not even an empty transaction succeeds
                 self._contain(error, left, released, rebuilt + 1 == MOST_REBUILDS)
@@ -383,7 +388,9 @@ class Arbiter:
         for item in (*left, *released):
             if isinstance(item, JobStopped):
                 self._after(partial(self.executor.recorded, item.job, item.attempt), owner_of(item, self.state))
-        for app, send in notify(self.agents, self.state, self.epoch, decided, commands):
+        messages: list[tuple[int, Callable[[], object]]] = []
+        self._after(lambda: messages.extend(notify(self.agents, self.state, self.epoch, decided, commands)))
+        for app, send in messages:
             self._after(send, Owner("app", app))
         for answer in answers:
             self._after(answer)
@@ -648,4 +655,4 @@ class Arbiter:
         """Take a machine out of service or back; ``within_s`` : until then its jobs may end by themselves."""
         self.housekeeping.drain(machine, drained, self.instant, within_s)
         if not drained:
-            self.executor.pardon(machine)
+            self.outbox.waiting.append(partial(self.executor.pardon, machine))

@@ -77,6 +77,8 @@ class Transactions:
         self.disk: Callable[[], tuple[int, int]] = lambda: SYSTEM.disk(path.parent)[:2]
         """Bytes that are free on the journal's disk, and all bytes."""
         self._reserve_at = 0.0
+        self.committed = False
+        """Whether the last transaction is on disk, also where an error came after its commit."""
         self._written: list[tuple[str, Sequence[object]]] | None = None
         """What the open transaction wrote so far."""
 
@@ -88,7 +90,7 @@ class Transactions:
         ------
         NoRoom : the disk is full, and ``patient`` says not to wait.
         """
-        self._written = []
+        self._written, self.committed = [], False
         self.db.execute("BEGIN")
         try:
             yield
@@ -98,8 +100,9 @@ class Transactions:
             except (Vanished, sqlite3.OperationalError) as error:
                 self._repeat(error, commit=True)
         except BaseException:
-            self._roll_back()
-            self._undone()
+            if not self.committed:
+                self._roll_back()
+                self._undone()
             raise
         finally:
             self._written = None
@@ -136,6 +139,7 @@ class Transactions:
             raise Vanished(vanished)
         began = time.perf_counter()
         self.db.execute("COMMIT")
+        self.committed = True
         self.commit_s.add(time.perf_counter() - began)
 
     def low(self) -> str:
