@@ -58,15 +58,6 @@ def test_files_of_a_service_have_the_same_modes_under_every_umask(
     assert found["run"] == ("0o711" if os.geteuid() == 0 else "0o700")
 
 
-def test_folders_that_others_could_write_to_are_closed_at_a_start(tmp_path: Path) -> None:
-    folders = [tmp_path / "home" / name for name in ("run", "run/nodes", "run/nodes/m0", "run/nodes/m0/tasks")]
-    for folder in folders:
-        folder.mkdir(parents=True)
-        folder.chmod(0o777)
-    with daemon(tmp_path / "home"):
-        assert [folder for folder in folders if folder.stat().st_mode & 0o022] == []
-
-
 def test_an_address_can_be_read_by_all_and_written_by_its_owner(tmp_path: Path) -> None:
     for umask in (0o000, 0o077):
         before = os.umask(umask)

@@ -751,7 +751,7 @@ def become(name: str) -> None:
 def as_cell(task: dict[str, Any]) -> Cell:
     """The gang's cell, from its task file."""
     cell = task["cell"]
-    return Cell(cell["kind"], cell["group"], tuple(cell["limits"]), cell["memory"], cell.get("processes", ""))
+    return Cell(cell["kind"], cell["group"], tuple(cell["limits"]), cell["memory"], cell["processes"])
 
 
 def newest(folder: str) -> tuple[int, int]:

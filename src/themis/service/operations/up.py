@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -143,7 +142,6 @@ def start(
     if config.engine == "local":
         find(config.containment)  # refused here rather than by agents
     _let_pass(home, config)
-    _close(home / "run")
     check_there(home / "journal.db")
     try_address(config.host, config.port, "port")
     if config.http_port >= 0:
@@ -427,15 +425,6 @@ def _reload(service: Service, reload: Callable[[], Config]) -> None:
         return
     for line in lines or ["the settings file changes nothing"]:
         log.info("%s", line)
-
-
-def _close(run: Path) -> None:
-    """Take away others' right to write, which an umask of 0 left in the folders of a service of before."""
-    for folder in (run, *run.glob("*"), *run.glob("nodes/*"), *run.glob("nodes/*/*")):
-        with suppress(FileNotFoundError):
-            found = folder.lstat()
-            if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and found.st_mode & 0o022:
-                folder.chmod(stat.S_IMODE(found.st_mode) & ~0o022)
 
 
 def _let_pass(home: Path, config: Config) -> None:
