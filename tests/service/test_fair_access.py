@@ -9,10 +9,11 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import grpc
 import pytest
+from fake import request
 
 from processes import PATIENCE_S, wait_until
 from themis.client.client import Client
@@ -23,6 +24,7 @@ from themis.service.api import connections
 from themis.service.api import methods as limits
 from themis.service.api.access import Caller
 from themis.service.api.call_limits import CallLimit
+from themis.service.api.costs import BUCKET_S, SHARE, Costs
 from themis.service.api.http_app import MOST_CALLERS
 from themis.service.api.submission import Limit
 from themis.service.engine.config import Config
@@ -61,6 +63,36 @@ def test_a_place_comes_back_when_its_call_fails() -> None:
         with pytest.raises(ValueError, match="x"), places.take(BOB):
             raise ValueError("x")
     assert places.taken == {}
+
+
+def test_what_reading_took_is_paid_comes_back_slowly_and_is_nobody_elses() -> None:
+    now, spent = [0.0], [0.0]
+    costs = Costs(lambda: now[0], lambda: spent[0])
+    with costs.reading(EVE):
+        spent[0] += BUCKET_S + 1.0
+    with pytest.raises(Limit, match=r"user eve took more than 10 CPU seconds lately; try again in 10 s") as error:
+        costs.reading(EVE).__enter__()
+    assert error.value.retry_s == pytest.approx(1.0 / SHARE)
+    for caller in (BOB, ADMIN):
+        with costs.reading(caller):
+            spent[0] += 1.0
+    now[0] += 1.0 / SHARE + 0.1
+    with suppress(InputError), costs.reading(EVE):
+        spent[0] += 1.0
+        raise InputError("what is refused costs as much.")
+    with pytest.raises(Limit):
+        costs.reading(EVE).__enter__()
+
+
+def test_requests_of_one_user_are_read_one_after_the_other_and_others_meanwhile() -> None:
+    costs, read = Costs(), threading.Event()
+    with costs.reading(EVE):
+        second = threading.Thread(target=lambda: costs.reading(EVE).__enter__() or read.set(), daemon=True)
+        second.start()
+        with costs.reading(BOB), costs.reading(ADMIN):
+            assert not read.is_set()
+    second.join(PATIENCE_S)
+    assert read.is_set()
 
 
 # ---- a service with two users --------------------------------------------------------------------------------------------
@@ -278,3 +310,26 @@ def test_requests_of_one_user_leave_places_for_others_and_headers_without_end_ar
     with dial(service) as endless, endless.makefile("rb") as answer:
         endless.sendall(b"GET /healthz HTTP/1.0\r\n" + b"X: y\r\n" * (1 << 16))
         assert b"431" in answer.readline()
+
+
+@pytest.mark.slow
+def test_a_user_who_has_spent_too_much_is_refused_over_both_apis_and_can_still_cancel(
+    service: Service, users: tuple[Client, Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eve, bob = users
+    app = eve.submit(request("paid", user="")).app
+    monkeypatch.setattr("themis.service.api.costs.BUCKET_S", -1.0)
+    monkeypatch.setattr(service.api, "costs", Costs())
+    with pytest.raises(InputError, match="reading the requests of user eve took more than"):
+        eve.submit(request("more", user=""))
+    assert service.http is not None
+    connection = http.client.HTTPConnection("127.0.0.1", service.http.port, timeout=PATIENCE_S)
+    headers = {"Authorization": dict(eve._metadata)["authorization"], "Content-Type": "application/json"}
+    connection.request("POST", "/v1/apps", json.dumps({"name": "more", "key": "k" * 2000}), headers)
+    reply = connection.getresponse()
+    sentence = json.loads(reply.read())["error"]
+    connection.close()
+    assert (reply.status, reply.headers["Retry-After"]) == (429, "10")
+    assert "user eve" in sentence
+    assert eve.cancel(app).state == "cancelled"
+    assert bob.info().user == "bob"

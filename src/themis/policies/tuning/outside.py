@@ -18,13 +18,11 @@ from operator import itemgetter
 import numpy as np
 
 from themis.errors import InputError
+from themis.limits import RHO
 from themis.model.bids import Bids
 from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Int, Locality
 from themis.policies.tuning.app_agent import ROWS
-
-LEAST_RHO, MOST_RHO = 1e-6, 1e6
-"""Beyond these no estimate of a finish time means anything; the auction's sums of logs stay well apart from its weights."""
 
 Shape = tuple[tuple[int, ...], int, int, int]
 """Gang sizes (largest first), span, GPU type, anchor."""
@@ -99,11 +97,9 @@ def check_rho(rho: float, what: str = "rho") -> float:
 
     Raises
     ------
-    InputError : not a number between ``LEAST_RHO`` and ``MOST_RHO``.
+    InputError : not within ``limits.RHO``, beyond which no estimate of a finish time means anything.
     """
-    if not LEAST_RHO <= rho <= MOST_RHO:
-        raise InputError(f"{what} is {rho}, expected a number from {LEAST_RHO:g} to {MOST_RHO:g}.")
-    return rho
+    return RHO.check(rho, what)
 
 
 def check_bid(bid: OutsideBid, asked: Terms) -> None:

@@ -35,6 +35,8 @@ MOST_CALLERS, CALLERS_OF_USER, CALLERS_KEPT = 48, 12, 12
 """Requests that are answered at a time: in total, of one user, and of the total for administrators alone."""
 PIECE = 1 << 20
 """Bytes of an upload that are written together."""
+SHORT = 1024
+"""Bytes of a body that is read without an account."""
 BODY_S = 10.0
 """Seconds for the body of a request to arrive."""
 START_S = 0.25
@@ -326,7 +328,8 @@ def _is_local(host: str) -> bool:
 def rendered(page: Page, api: Api, inside: Mapping[str, str], query: str, body: bytes) -> bytes:
     """The page's reply to a request; not in the event loop, for reading a body takes time."""
     assert page.answer is not None
-    with api.costs.reading(api.caller) if page.body is not None else nullcontext():
+    # Short ones cost next to nothing, and a user who has spent too much can still cancel.
+    with api.costs.reading(api.caller) if len(body) > SHORT else nullcontext():
         values = page.read(inside, query, body)
     found = page.answer(api, values)
     return found if isinstance(found, bytes) else _as_json(found)

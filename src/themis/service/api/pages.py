@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import nullcontext
 from functools import cache
 from typing import Any
 from urllib.parse import unquote
@@ -133,9 +132,7 @@ def _call(method: str, path: str, text: str, name: str, part: str = "", **more: 
     field = kind.fields_by_name[part] if part else None
 
     def answer(api: Api, values: Values) -> Any:
-        with api.costs.charged(api.caller) if method in ("POST", "PUT") else nullcontext():
-            message = read_message(asked, values)
-        found = as_dict(getattr(api, name)(message))
+        found = as_dict(getattr(api, name)(read_message(asked, values)))
         return found[part] if part else found
 
     return Page(

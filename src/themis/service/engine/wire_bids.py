@@ -11,6 +11,7 @@ from themis.client import themis_pb2 as pb
 from themis.core.state import State
 from themis.errors import InputError
 from themis.fairness.finish_time import FinishTime
+from themis.limits import GANGS
 from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Locality
 from themis.policies.tuning.app_agent import ROWS
@@ -121,7 +122,13 @@ def _row(row: pb.BidRow, number: int, s: Snapshot, names: Names) -> OutsideRow:
             )
         what = ("node", "rack")[span - 1]
         anchor = _find(row.anchor, (names.machines, names.racks)[span - 1], f"{where}: anchor, a {what}")
-    return OutsideRow(gangs=tuple(row.gangs), span=int(span), gpu_type=kind, anchor=anchor, rho=row.rho)
+    return OutsideRow(
+        gangs=tuple(GANGS.check(row.gangs, f"{where}: gangs")),
+        span=int(span),
+        gpu_type=kind,
+        anchor=anchor,
+        rho=row.rho,
+    )
 
 
 def _find(name: str, known: Sequence[str], where: str) -> int:
