@@ -20,7 +20,7 @@ from themis.model.events import Compacted, Header, JournalRepaired, Quarantined
 from themis.report.accounts.charges import Amounts
 from themis.report.accounts.fold import Accounts, Tally
 from themis.service.engine import chain, integrity, recovery, state_snapshots
-from themis.service.engine.books import DONE, Books
+from themis.service.engine.books import DONE, Books, row_of
 from themis.service.engine.engine import Engine
 from themis.service.engine.folding import RunningFold, fold
 from themis.service.engine.journal import Journal
@@ -156,13 +156,13 @@ def audit_accounts(journal: Journal, engine: Engine, *, whole: bool, where: str)
         for _, time, record in journal.numbered():
             accounts.add(time, record)
         kept = {(lease.job, lease.attempt): lease for lease in books.leases("1")}
-        assert {key: repr(lease) for key, lease in kept.items()} == {
-            k: repr(v) for k, v in sorted(tally.leases.items())
+        assert {key: repr(row_of(lease)) for key, lease in kept.items()} == {
+            k: repr(row_of(v)) for k, v in sorted(tally.leases.items())
         }, where
         # A gang that waits for others to release its GPUs has no lease yet.
         waiting = {job for job, gpus in state.job_gpus.items() if state.occupied.get(job, ((), 0))[0] != gpus}
-        open_ = sorted(accounts.open)
-        assert open_ == sorted(books.accounts.open) == sorted(state.job_gpus.keys() - waiting), (where, open_)
+        open_ = sorted(accounts.leases.held)
+        assert open_ == sorted(books.accounts.leases.held) == sorted(state.job_gpus.keys() - waiting), (where, open_)
         total = Amounts()
         for charge in tally.charges:
             total = total.plus(charge.amounts)

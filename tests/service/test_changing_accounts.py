@@ -178,8 +178,8 @@ def test_gpus_that_a_machine_gets_are_charged_by_its_type_also_after_a_start(tmp
         w.turn(60.0)
         assert len(w.held()) == 4
         assert w.arbiter.engine.books.accounts is not None
-        assert len(w.arbiter.engine.books.accounts.gpu_types) == 4
-        assert w.arbiter.engine.books.accounts.checkpoint_every_s == 5.0
+        assert len(w.arbiter.engine.books.accounts.leases.machines.machine_of) == 4
+        assert w.arbiter.engine.books.accounts.leases.checkpoint_every_s == 5.0
     whole(tmp_path)
 
 

@@ -19,6 +19,7 @@ from themis.model.answers import Answer
 from themis.model.events import FairnessSet
 from themis.model.units import Float, GpuSeconds, Int, Seconds
 from themis.model.workload import App
+from themis.report.accounts.held_leases import HeldLease
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +51,14 @@ class Used:
     restarts: GpuSeconds = 0.0
     faults: GpuSeconds = 0.0
 
-    def add(self, gpus: int, trained: Seconds, restart: Seconds, crash: Seconds, score: float) -> None:
-        """A lease is over; ``trained`` : seconds of training that were kept. ``score`` : of its placement, in (0, 1]."""
-        self.received += gpus * trained * score
-        self.slower += gpus * trained * (1.0 - score)
-        self.restarts += gpus * restart
-        self.faults += gpus * crash
+    def add(self, lease: HeldLease, now: Seconds) -> None:
+        """Add a lease that is over, or one that is held as if it ended now."""
+        restart = lease.restart_s(now)
+        trained = lease.held_s(now) - restart - lease.lost_s
+        self.received += lease.gpus * trained * lease.score
+        self.slower += lease.gpus * trained * (1.0 - lease.score)
+        self.restarts += lease.gpus * restart
+        self.faults += lease.gpus * lease.lost_s
 
 
 @dataclass(slots=True)

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from themis.model.answers import Proof
-from themis.model.events import AppFinished, Grant
+from themis.model.events import AppFinished
 from themis.model.units import GpuSeconds, Locality, Seconds
 from themis.model.workload import App, brackets_of
+from themis.report.accounts.held_leases import HeldLease
 from themis.report.delivery import Missing, Used
 from themis.report.rows import AppRow, JobTable
 from themis.report.series import Intervals, Steps
@@ -115,15 +116,6 @@ class AppEntry:
 
 
 @dataclass(slots=True)
-class HeldLease:
-    """A lease that is held: who has what since when, and since when its gang trains."""
-
-    grant: Grant
-    since: Seconds
-    started: Seconds = math.nan
-
-
-@dataclass(slots=True)
 class Ledger:
     """Apps, jobs, and totals over leases that are over, in GPU-seconds."""
 
@@ -151,24 +143,23 @@ class Ledger:
             self.jobs.append(entry)
         self.apps.append(AppEntry(app.name, app.user, len(app.jobs), weight, time, brackets))
 
-    def count(self, lease: HeldLease, time: Seconds, crash: Seconds = 0.0) -> None:
-        """Add a lease that ends at ``time`` and whose last ``crash`` seconds of training are lost."""
-        grant, app, job = lease.grant, self.apps[lease.grant.app], self.jobs[lease.grant.job]
-        n, held = len(grant.gpus), time - lease.since
-        restart = held if math.isnan(lease.started) else lease.started - lease.since
+    def count(self, lease: HeldLease, now: Seconds) -> None:
+        """Add a lease that is over, or one that is held as if it ended now."""
+        app, job = self.apps[lease.app], self.jobs[lease.job]
+        n, held, restart = lease.gpus, lease.held_s(now), lease.restart_s(now)
         self.leased += n * held
         self.restart += n * restart
-        self.crash += n * crash
+        self.crash += n * lease.lost_s
         # Scores are one over a model's slowdown at a locality: there are few, unless rounding makes more of them.
-        score = round(grant.score, 6)
+        score = round(lease.score, 6)
         self.placements[score] = self.placements.get(score, 0.0) + n * held
-        self.localities[grant.locality] += n * held
+        self.localities[lease.locality] += n * held
         for entry in (app, job):
             entry.gpu_seconds += n * held
-            entry.lost += n * (restart + crash)
-        app.placement += n * held * grant.score
-        app.used.add(n, held - restart - crash, restart, crash, grant.score)
-        self.intervals.add(grant.gpus, grant.app, grant.job, lease.since, time)
+            entry.lost += n * (restart + lease.lost_s)
+        app.placement += n * held * lease.score
+        app.used.add(lease, now)
+        self.intervals.add(lease.gpu_ids, lease.app, lease.job, lease.since, lease.end(now))
 
     @property
     def placement(self) -> GpuSeconds:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from themis.model.events import AppSubmitted, Grant, Revoke
+from themis.model.events import AppSubmitted
 from themis.model.log import Record
 from themis.model.units import Float, GpuSeconds, Seconds
 from themis.report.delivery import Delivery
@@ -84,30 +84,19 @@ class Lending:
         self._users: dict[str, int] = {}
         self._user_of: list[int] = []
         """Of each app."""
-        self._rate: Float = np.zeros(8)
-        """[U or more], GPUs that each user holds now."""
-        self._leased: Float = np.zeros(8)
-        """[U or more], GPU-seconds by ``_now``."""
-        self._now = self._start = math.nan
+        self._start = math.nan
         self._width = LEAST_S
         self._taken: list[tuple[Float, Float]] = []
         """At the end of each full stretch: what users were entitled to and had by then, [U at that time] each."""
 
     def add(self, time: Seconds, record: Record) -> None:
         """Take one record in; times never fall."""
-        if math.isnan(self._now):
-            self._now = self._start = time
+        if math.isnan(self._start):
+            self._start = time
         self._sample(time)
-        self._advance(time)
-        if isinstance(record, Revoke):
-            lease = self._fold.leases.get(record.job)
-            if lease is not None:
-                self._rate[self._user_of[lease.grant.app]] -= len(lease.grant.gpus)
         self._fold.add(time, record)
         if isinstance(record, AppSubmitted):
-            self._enter(record.app.user)
-        elif isinstance(record, Grant):
-            self._rate[self._user_of[record.app]] += len(record.gpus)
+            self._user_of.append(self._users.setdefault(record.app.user, len(self._users)))
 
     @property
     def reference(self) -> Reference:
@@ -116,7 +105,7 @@ class Lending:
 
     def course(self, now: Seconds) -> Course:
         """What happened until now, which is no earlier than the last record."""
-        if math.isnan(self._now):
+        if math.isnan(self._start):
             empty = np.zeros((0, 0))
             return Course(start=now, width=self._width, end=now, users=(), entitled=empty, leased=empty)
         self._sample(now)
@@ -129,16 +118,6 @@ class Lending:
         users = tuple(self._users)
         return Course(start=self._start, width=self._width, end=now, users=users, entitled=entitled, leased=leased)
 
-    def _enter(self, user: str) -> None:
-        number = self._users.setdefault(user, len(self._users))
-        self._user_of.append(number)
-        if number >= len(self._rate):
-            self._rate, self._leased = (np.concatenate([row, np.zeros(len(row))]) for row in (self._rate, self._leased))
-
-    def _advance(self, time: Seconds) -> None:
-        self._leased += self._rate * (time - self._now)
-        self._now = time
-
     def _sample(self, time: Seconds) -> None:
         """Take the samples that are due before this time."""
         while (time - self._start) / self._width > self.samples:
@@ -149,7 +128,10 @@ class Lending:
 
     def _totals(self, time: Seconds) -> tuple[Float, Float]:
         """[U] each, at a time between the last record and the next: GPU-seconds entitled to and had since the start."""
-        size = len(self._users)
-        due = self._fold.delivery.entitled(time)[0]
-        entitled = np.bincount(np.array(self._user_of, dtype=np.int64), weights=due, minlength=size).astype(np.float64)
-        return entitled[:size], (self._leased + self._rate * (time - self._now))[:size]
+        due, fold = self._fold.delivery.entitled(time)[0], self._fold
+        leased = np.array([app.gpu_seconds for app in fold.ledger.apps])
+        for lease in fold.leases.held.values():
+            leased[lease.app] += lease.gpus * lease.held_s(time)
+        users, size = np.array(self._user_of, dtype=np.int64), len(self._users)
+        entitled, leased = (np.bincount(users, weights=column, minlength=size)[:size] for column in (due, leased))
+        return entitled.astype(np.float64), leased.astype(np.float64)

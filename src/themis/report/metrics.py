@@ -1,6 +1,6 @@
 """Event log -> metrics, in one pass and bounded memory: ``Fold`` is a sink for the simulator and for a log alike.
 
-A lease counts from its ``Grant`` to its ``Revoke``; its gang trains from ``JobStarted`` on. What each number means,
+Leases are those of ``accounts.held_leases``. What each number means,
 and how it follows from what is read here, is said in ``themis.report.numbers`` and nowhere else. Leaves out: per-step training
 curves, costs in money.
 """
@@ -21,10 +21,11 @@ from themis.model.answers import Ask
 from themis.model.events import Allocated, AppFinished, AppSubmitted, Grant, Header, Revoke
 from themis.model.log import Record, encode, read_log
 from themis.model.units import GpuSeconds, Seconds
+from themis.report.accounts.held_leases import HeldLease, LeaseFold, MachineEvent
 from themis.report.definitions import DEFINITIONS
-from themis.report.delivery import Delivery, Missing, Used, ratios
+from themis.report.delivery import Delivery, Missing, ratios
 from themis.report.export import apps_to_csv, to_csv, to_json
-from themis.report.ledger import DecisionTotals, HeldLease, Ledger, Levels
+from themis.report.ledger import DecisionTotals, Ledger, Levels
 from themis.report.measures import Folded
 from themis.report.numbers import measure
 from themis.report.outlook import Outlook
@@ -97,16 +98,9 @@ class Fold:
         self.levels, self.ledger, self.rounds, self.plans = Levels(), Ledger(), DecisionTotals(), Plans()
         self.delivery, self.reference = Delivery(), Reference()
         self.speeds, self.outlook = SpeedsGiven(), Outlook()
-        self.machine_gpus: list[int] = []
-        self.away: set[int] = set()
-        """Machines that are not in service."""
-        self.drained = False
-        """As of ``accounts.fold.Accounts``."""
-        self.most_gpus: list[int] = []
-        """That each machine ever had."""
         self.seats_taken: list[int] = []
         """Leases on each GPU: two where jobs share it."""
-        self.leases: dict[int, HeldLease] = {}
+        self.leases = LeaseFold(HeldLease)
         self.own_weight: list[float] = []
         """Of each app, without its user's."""
         self.apps_given, self.machines_given = hashlib.sha256(), hashlib.sha256()
@@ -116,7 +110,7 @@ class Fold:
             events.MachineJoined: self._joined,
             events.MachineFailed: self._failed,
             events.FairnessSet: self._fairness,
-            events.MachineReturned: self._returned,
+            events.MachineReturned: self._machine,
             events.MachineResized: self._resized,
             events.SettingsChanged: self._changed,
             events.UserWeightsSet: self._reweighed,
@@ -127,7 +121,7 @@ class Fold:
             Allocated: self._allocated,
             Grant: self._granted,
             events.JobStarted: self._started,
-            events.JobStopped: lambda time, e: setattr(self, "drained", False),
+            events.JobStopped: lambda time, e: setattr(self.leases, "drained", False),
             Revoke: self._revoked,
             events.JobReached: self._reached,
             events.JobEnded: self._ended,
@@ -148,6 +142,7 @@ class Fold:
 
     def _header(self, time: Seconds, header: Header) -> None:
         self.header = header
+        self.leases.settings(header.settings)
 
     def _fairness(self, time: Seconds, event: events.FairnessSet) -> None:
         """A report names the unit of fairness among the run's settings, where it is not the app."""
@@ -164,13 +159,13 @@ class Fold:
         if event.app is not None:
             if event.app not in self.delivery.held:
                 self._held(time, event.app, True)
-        elif event.machine is not None and event.machine not in self.away:
-            self.away.add(event.machine)
-            self._in_service(time, -self.machine_gpus[event.machine])
+        elif event.machine not in self.leases.machines.away:
+            self._machine(time, event)
 
     def _changed(self, time: Seconds, event: events.SettingsChanged) -> None:
         """A report names the settings that held in the end, and every policy in turn."""
         header = self.header
+        self.leases.settings(event.settings)
         if header is not None:
             policy = f"{header.policy} -> {event.policy}" if event.policy else header.policy
             self.header = replace(header, policy=policy, settings={**header.settings, **event.settings})
@@ -187,34 +182,21 @@ class Fold:
                 self.delivery.reweighed(time, a, self.own_weight[a] * weight)
 
     def _joined(self, time: Seconds, event: events.MachineJoined) -> None:
-        self.machine_gpus.append(event.machine.gpus)
-        self.most_gpus.append(event.machine.gpus)
-        self.seats_taken.extend([0] * event.machine.gpus)
         self.machines_given.update(encode(time, event))
         self.speeds.join(event.machine.gpu_type)
-        self._in_service(time, event.machine.gpus)
+        self._machine(time, event)
 
     def _failed(self, time: Seconds, event: events.MachineFailed) -> None:
         self.outages.append((time, event.machine))
-        self.away.add(event.machine)
-        self.drained = event.drained
-        self._in_service(time, -self.machine_gpus[event.machine])
-
-    def _returned(self, time: Seconds, event: events.MachineReturned) -> None:
-        self.away.discard(event.machine)
-        self._in_service(time, self.machine_gpus[event.machine])
+        self._machine(time, event)
 
     def _resized(self, time: Seconds, event: events.MachineResized) -> None:
-        n, gpus = event.machine, event.gpus
-        before = 0 if n in self.away else self.machine_gpus[n]
-        if not gpus or not self.machine_gpus[n]:
-            (self.away.discard if gpus else self.away.add)(n)
-        self.seats_taken.extend([0] * (gpus - self.most_gpus[n]))
-        self.machine_gpus[n], self.most_gpus[n] = gpus, max(gpus, self.most_gpus[n])
         self.machines_given.update(encode(time, event))
-        self._in_service(time, (0 if n in self.away else gpus) - before)
+        self._machine(time, event)
 
-    def _in_service(self, time: Seconds, gpus: int) -> None:
+    def _machine(self, time: Seconds, event: MachineEvent) -> None:
+        gpus = self.leases.machine(event)
+        self.seats_taken += [0] * (len(self.leases.machines.machine_of) - len(self.seats_taken))
         self.levels.in_service += gpus
         self.delivery.service(time, gpus)
         self.reference.service(time, gpus)
@@ -253,45 +235,34 @@ class Fold:
         self.plans.start(grant.job, time)
         self.outlook.grant(time, grant)
         self._wanted(time, grant.job, self.ledger.resume(grant.job))
-        self.leases[grant.job] = HeldLease(grant, time)
+        self.leases.grant(time, grant)
         self.levels.starting += len(grant.gpus)
         for g in grant.gpus:
             self.seats_taken[g] += 1
             self.levels.in_use += self.seats_taken[g] == 1
 
     def _started(self, time: Seconds, event: events.JobStarted) -> None:
-        lease = self.leases.get(event.job)
-        # A report of an earlier attempt may come late; it says nothing about this lease.
-        if lease is not None and lease.grant.attempt == event.attempt and math.isnan(lease.started):
-            lease.started = time
+        lease = self.leases.start(time, event)
+        if lease is not None:
             self.outlook.train(time, event.job)
-            self.levels.starting -= len(lease.grant.gpus)
+            self.levels.starting -= lease.gpus
 
     def _revoked(self, time: Seconds, revoke: Revoke) -> None:
-        lease = self.leases.pop(revoke.job, None)
+        lease = self.leases.revoke(time, revoke)
         if lease is None:
             return
-        gpus = lease.grant.gpus
-        self.outlook.revoke(time, revoke.job, len(gpus))
+        self.outlook.revoke(time, revoke.job, lease.gpus)
         if math.isnan(lease.started):
-            self.levels.starting -= len(gpus)
-        for g in gpus:
+            self.levels.starting -= lease.gpus
+        for g in lease.gpu_ids:
             self.seats_taken[g] -= 1
             self.levels.in_use -= self.seats_taken[g] == 0
-        failed = revoke.cause == "failed" and not self.drained
-        self.ledger.failures += failed
-        self.ledger.count(lease, time, self._lost_in_crash(lease, time) if failed else 0.0)
-
-    def _lost_in_crash(self, lease: HeldLease, time: Seconds) -> Seconds:
-        """Training since the last checkpoint."""
-        if math.isnan(lease.started) or self.header is None:
-            return 0.0
-        every = float(self.header.settings.get("checkpoint_every_s", math.inf))
-        return math.fmod(time - lease.started, every)
+        self.ledger.failures += lease.failed
+        self.ledger.count(lease, time)
 
     def _reached(self, time: Seconds, event: events.JobReached) -> None:
-        lease = self.leases.get(event.job)
-        if lease is not None and lease.grant.attempt == event.attempt:
+        lease = self.leases.held.get(event.job)
+        if lease is not None and lease.attempt == event.attempt:
             self._wanted(time, event.job, self.ledger.reach(event.job))
             self.delivery.paused(time, event.job)
 
@@ -320,24 +291,19 @@ class Fold:
 
     def delivered(self, app: int) -> tuple[GpuSeconds, GpuSeconds, Missing]:
         """(entitled, received, the difference by cause) of one app by the last record, its leases that run included."""
-        now, used = self.levels.now, deepcopy(self.ledger.apps[app].used)
-        for lease in self.leases.values():
-            if lease.grant.app == app:
-                self._add_running(used, lease)
+        now, used = self.levels.now, replace(self.ledger.apps[app].used)
+        for lease in self.leases.held.values():
+            if lease.app == app:
+                used.add(lease, now)
         due, declined = (float(column[app]) for column in self.delivery.entitled(now))
         return due, used.received, self.delivery.missing(app, due, declined, used)
 
     def received(self) -> list[GpuSeconds]:
         """Useful GPU-seconds that each app had by the last record, its leases that run included, [A]."""
         used = [replace(app.used) for app in self.ledger.apps]
-        for lease in self.leases.values():
-            self._add_running(used[lease.grant.app], lease)
+        for lease in self.leases.held.values():
+            used[lease.app].add(lease, self.levels.now)
         return [u.received for u in used]
-
-    def _add_running(self, used: Used, lease: HeldLease) -> None:
-        now = self.levels.now
-        restart = now - lease.since if math.isnan(lease.started) else lease.started - lease.since
-        used.add(len(lease.grant.gpus), now - lease.since - restart, restart, 0.0, lease.grant.score)
 
     def result(self) -> RunMetrics:
         """What the records so far come to; leases that are still held count up to the last record.
@@ -349,9 +315,9 @@ class Fold:
         if self.header is None:
             raise InputError("these records have no Header, so it is unknown what was run; expected it first.")
         ledger = self.ledger
-        if self.leases:
+        if self.leases.held:
             ledger = deepcopy(self.ledger)
-            for lease in self.leases.values():
+            for lease in self.leases.held.values():
                 ledger.count(lease, self.levels.now)
         inputs = Inputs(
             apps=self.apps_given.hexdigest(),
@@ -361,7 +327,7 @@ class Fold:
             speeds=self.speeds.count(),
             assumed=self.speeds.assumed,
         )
-        size = len(self.machine_gpus), len(self.seats_taken)
+        size = len(self.leases.machines.gpus), len(self.seats_taken)
         # A live run has no setting for what a start takes.
         start_s = float(self.header.settings.get("container_s", 0.0))
         isolated = self.reference.isolated([app.end for app in ledger.apps], start_s)

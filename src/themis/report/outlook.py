@@ -21,6 +21,7 @@ from themis.model import events
 from themis.model.events import AppSubmitted, Grant, JobEnded
 from themis.model.units import Float, GpuSeconds, Seconds
 from themis.model.workload import App, brackets_of
+from themis.report.accounts.held_leases import HeldLease, LeaseFold
 from themis.report.calibrated import UNKNOWN, Calibrated, Interval
 
 RECENT = 64
@@ -359,42 +360,33 @@ class Followed:
     def __init__(self) -> None:
         self.outlook = Outlook()
         self.now: Seconds = 0.0
-        self._machines: list[int] = []
-        self._away: set[int] = set()
-        self._leases: dict[int, tuple[int, int]] = {}
-        """Attempt and GPUs of each job that holds some."""
+        self.leases = LeaseFold(HeldLease)
 
     def add(self, time: Seconds, record: object) -> None:
         """Take one record in."""
         self.now, outlook = time, self.outlook
         match record:
-            case events.MachineJoined():
-                self._machines.append(record.machine.gpus)
-                outlook.service(record.machine.gpus)
-            case events.MachineFailed() | events.MachineReturned():
-                gpus, back = self._machines[record.machine], isinstance(record, events.MachineReturned)
-                (self._away.discard if back else self._away.add)(record.machine)
-                outlook.service(gpus if back else -gpus)
-            case events.Quarantined(machine=int(n)) if n not in self._away:
-                self._away.add(n)
-                outlook.service(-self._machines[n])
-            case events.MachineResized():
-                n, before = record.machine, self._machines[record.machine]
-                outlook.service((0 if n in self._away and before else record.gpus) - (0 if n in self._away else before))
-                if not record.gpus or not before:
-                    (self._away.discard if record.gpus else self._away.add)(n)
-                self._machines[n] = record.gpus
+            case events.Quarantined(machine=n) if n is None or n in self.leases.machines.away:
+                pass
+            case (
+                events.MachineJoined()
+                | events.MachineFailed()
+                | events.MachineReturned()
+                | events.MachineResized()
+                | events.Quarantined()
+            ):
+                outlook.service(self.leases.machine(record))
             case AppSubmitted():
                 outlook.submit(time, record)
             case Grant():
-                self._leases[record.job] = record.attempt, len(record.gpus)
+                self.leases.grant(time, record)
                 outlook.grant(time, record)
             case events.JobStarted():
-                if self._leases.get(record.job, (0, 0))[0] == record.attempt:
+                if self.leases.start(time, record) is not None:
                     outlook.train(time, record.job)
             case events.Revoke():
-                _, gpus = self._leases.pop(record.job, (0, 0))
-                outlook.revoke(time, record.job, gpus)
+                lease = self.leases.revoke(time, record)
+                outlook.revoke(time, record.job, lease.gpus if lease else 0)
             case JobEnded():
                 outlook.end(record.app, record.job)
             case events.AppFinished():

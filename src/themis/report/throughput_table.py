@@ -26,6 +26,7 @@ from themis.model.events import (
 from themis.model.log import Record
 from themis.model.units import Locality, Seconds
 from themis.model.workload import Job
+from themis.report.accounts.held_leases import MachineGpus
 from themis.traces.profiles.throughputs import Alone, Beside, Throughputs
 
 _TOGETHER = (Locality.SLOT, Locality.MACHINE)
@@ -57,9 +58,7 @@ def measured(records: Iterable[tuple[Seconds, Record]]) -> Throughputs:
 class _Fold:
     def __init__(self) -> None:
         self.jobs: list[Job] = []
-        self.gpu_types: list[str] = []
-        self.machines: list[tuple[str, int]] = []
-        """GPU type of each machine, and the most GPUs that it ever had."""
+        self.machines = MachineGpus()
         self.on: dict[int, _Attempt] = {}
         self.steps: dict[int, float] = {}
         self.done: dict[Key, tuple[float, Seconds]] = {}
@@ -67,13 +66,8 @@ class _Fold:
 
     def take(self, time: Seconds, record: Record) -> None:
         match record:
-            case MachineJoined():
-                self.gpu_types += [record.machine.gpu_type] * record.machine.gpus
-                self.machines.append((record.machine.gpu_type, record.machine.gpus))
-            case MachineResized():
-                gpu_type, most = self.machines[record.machine]
-                self.gpu_types += [gpu_type] * (record.gpus - most)
-                self.machines[record.machine] = gpu_type, max(record.gpus, most)
+            case MachineJoined() | MachineResized():
+                self.machines.add(record)
             case AppSubmitted():
                 self.jobs += record.app.jobs
             case Grant():
@@ -115,7 +109,7 @@ class _Fold:
             return
         gpus = attempt.grant.gpus
         key = (
-            self.gpu_types[gpus[0]],
+            self.machines.gpu_type(gpus[0]),
             job.model,
             batch,
             len(gpus),

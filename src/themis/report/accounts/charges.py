@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from themis.model.units import GpuSeconds, Seconds
-
-UNKNOWN = "unknown"
-"""GPU type of time of which the records were dropped before there were accounts."""
+from themis.report.accounts.held_leases import HeldLease
 
 
 class Amounts(NamedTuple):
@@ -54,6 +52,9 @@ class Payer(NamedTuple):
     currency: str
 
 
+NOBODY = Payer("", "", "", "")
+
+
 class Charge(NamedTuple):
     """Amounts of an account that are spread evenly over the time from ``since`` to ``until``, seconds since the log began."""
 
@@ -64,26 +65,18 @@ class Charge(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
-class ChargedLease:
-    """One attempt of a job on its GPUs; open while ``ended`` is not a number.
+class ChargedLease(HeldLease):
+    """A lease with what it costs.
 
     Attributes
     ----------
     account : as of now; a change of group or currency counts from then on. ``price`` : of a GPU hour, as of now.
-    started : when its gang began to train. ``booked`` : up to here its time is charged.
-    cause : why it ended, as ``Revoke`` has it. ``idle_by`` : who measured idle time, ``nvml`` or ``reports``; "" if nothing did.
+    booked : up to here its time is charged. ``lost``, ``idle`` : GPU-seconds.
+    idle_by : who measured idle time, ``nvml`` or ``reports``; "" if nothing did.
     """
 
-    app: int
-    job: int
-    attempt: int
-    account: Payer
-    gpus: int
-    since: Seconds
-    booked: Seconds
-    started: Seconds = math.nan
-    ended: Seconds = math.nan
-    cause: str = ""
+    account: Payer = NOBODY
+    booked: Seconds = 0.0
     price: float = 0.0
     lost: GpuSeconds = 0.0
     idle: GpuSeconds = 0.0
@@ -91,11 +84,9 @@ class ChargedLease:
     cost: float = 0.0
 
     def amounts(self, now: Seconds) -> Amounts:
-        """All that it comes to; of one that is open, by ``now``."""
-        end = now if math.isnan(self.ended) else self.ended
-        start = end if math.isnan(self.started) else self.started
-        cost = self.cost + max(end - self.booked, 0.0) * self.gpus * self.price / 3600
-        return Amounts(self.gpus * (end - self.since), self.gpus * (start - self.since), self.lost, self.idle, cost)
+        """All that it comes to; of one that is held, by ``now``."""
+        cost = self.cost + max(self.end(now) - self.booked, 0.0) * self.gpus * self.price / 3600
+        return Amounts(self.gpus * self.held_s(now), self.gpus * self.restart_s(now), self.lost, self.idle, cost)
 
     def charge(self, now: Seconds) -> Charge:
         """The time since it was last charged."""

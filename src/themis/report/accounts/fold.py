@@ -1,6 +1,6 @@
 """Event log -> charges: every lease, its cost, and what is added to the totals, in one pass.
 
-What counts as restart and as lost is what reports count (``report.ledger``), so both have the same GPU time. A lease is charged
+Leases are those of reports (``held_leases``), so both have the same GPU time, restarts and losses. A lease is charged
 when it ends, and where its price or account changes. Leaves out: where charges are kept (``service.engine.books``),
 days (``days``).
 """
@@ -27,7 +27,8 @@ from themis.model.events import (
     SettingsChanged,
 )
 from themis.model.units import GpuSeconds, Seconds
-from themis.report.accounts.charges import UNKNOWN, Amounts, Charge, ChargedLease, Payer
+from themis.report.accounts.charges import Amounts, Charge, ChargedLease, Payer
+from themis.report.accounts.held_leases import UNKNOWN, LeaseFold
 
 
 class Sink(Protocol):
@@ -42,20 +43,12 @@ class Sink(Protocol):
 
 @dataclass(slots=True)
 class Accounts:
-    """The fold. ``open`` : leases that are held, by job; ``gpu_types`` : of each GPU; ``users`` : of each app.
-
-    ``machines`` : of each machine its GPU type and the most GPUs that it has had.
-    """
+    """The fold. ``users`` : of each app."""
 
     sink: Sink
-    open: dict[int, ChargedLease] = field(default_factory=dict)
-    gpu_types: list[str] = field(default_factory=list)
-    machines: list[tuple[str, int]] = field(default_factory=list)
+    leases: LeaseFold[ChargedLease] = field(default_factory=lambda: LeaseFold(ChargedLease))
     users: dict[int, str] = field(default_factory=dict)
     tariff: AccountingSet = field(default_factory=AccountingSet)
-    checkpoint_every_s: Seconds = math.inf
-    drained: bool = False
-    """The revocations that follow say ``failed`` because a machine is drained: their jobs save, and nothing is lost."""
 
     def add(self, time: Seconds, record: object) -> None:
         """Take one record in; times never fall."""
@@ -83,51 +76,23 @@ class Accounts:
 
     # ---- records ----------------------------------------------------------------------------------------------------
 
-    def _header(self, time: Seconds, header: Header) -> None:
-        self.checkpoint_every_s = float(header.settings.get("checkpoint_every_s", math.inf))
-
-    def _joined(self, time: Seconds, event: MachineJoined) -> None:
-        self.machines.append((event.machine.gpu_type, 0))
-        self._extend(len(self.machines) - 1, event.machine.gpus)
-
-    def _resized(self, time: Seconds, event: MachineResized) -> None:
-        self._extend(event.machine, event.gpus)
-
-    def _extend(self, machine: int, gpus: int) -> None:
-        """A machine that has more GPUs than ever gets the next ids; GPUs that come back have their old ones."""
-        kind, most = self.machines[machine]
-        self.gpu_types += [kind] * (gpus - most)
-        self.machines[machine] = kind, max(gpus, most)
-
-    def _settings(self, time: Seconds, event: SettingsChanged) -> None:
-        self.checkpoint_every_s = float(event.settings.get("checkpoint_every_s", self.checkpoint_every_s))
-
     def _submitted(self, time: Seconds, event: AppSubmitted) -> None:
         self.users[len(self.users)] = event.app.user
 
     def _granted(self, time: Seconds, grant: Grant) -> None:
-        kind = self.gpu_types[grant.gpus[0]]
-        self.open[grant.job] = lease = ChargedLease(
-            app=grant.app,
-            job=grant.job,
-            attempt=grant.attempt,
-            account=self.account(grant.app, kind),
-            gpus=len(grant.gpus),
-            since=time,
-            booked=time,
-            price=self.price(kind),
-        )
+        lease = self.leases.grant(time, grant)
+        lease.account, lease.price = self.account(grant.app, lease.gpu_type), self.price(lease.gpu_type)
+        lease.booked = time
         self.sink.save(lease)
 
     def _started(self, time: Seconds, event: JobStarted) -> None:
-        lease = self.open.get(event.job)
-        if lease is not None and lease.attempt == event.attempt and math.isnan(lease.started):
+        lease = self.leases.start(time, event)
+        if lease is not None:
             # What was charged before it trained was charged as restart up to then.
-            lease.started = time
             self.sink.save(lease)
 
     def _idle(self, time: Seconds, event: GpusIdle) -> None:
-        lease = self.open.get(event.job)
+        lease = self.leases.held.get(event.job)
         if lease is None or lease.attempt != event.attempt or math.isnan(lease.started):
             return
         idle = min(event.gpu_seconds, lease.gpus * (time - lease.started))
@@ -139,23 +104,20 @@ class Accounts:
         self.sink.save(lease)
 
     def _revoked(self, time: Seconds, revoke: Revoke) -> None:
-        lease = self.open.pop(revoke.job, None)
+        lease = self.leases.revoke(time, revoke)
         if lease is None:
             return
         self._book(lease, time)
-        lease.ended, lease.cause = time, revoke.cause
-        if revoke.cause == "failed" and not self.drained and not math.isnan(lease.started):
-            training = time - lease.started
-            crash = math.fmod(training, self.checkpoint_every_s)
-            lease.lost = min(lease.gpus * crash, lease.gpus * training - lease.idle)
+        if lease.lost_s:
+            lease.lost = min(lease.gpus * lease.lost_s, lease.gpus * (time - lease.started) - lease.idle)
             if lease.lost > 0:
-                self.sink.charge(Charge(time - crash, time, lease.account, Amounts(lost=lease.lost)))
+                self.sink.charge(Charge(time - lease.lost_s, time, lease.account, Amounts(lost=lease.lost)))
         self.sink.save(lease)
 
     def _tariff(self, time: Seconds, tariff: AccountingSet) -> None:
         """New prices and groups count from now on: what was leased until now is charged by the old ones."""
         self.tariff = tariff
-        for _, lease in sorted(self.open.items()):
+        for _, lease in sorted(self.leases.held.items()):
             account = self.account(lease.app, lease.account.gpu_type)
             price = self.price(account.gpu_type)
             if (account, price) != (lease.account, lease.price):
@@ -171,14 +133,14 @@ class Accounts:
         lease.booked = time
 
 
-_HANDLERS: dict[type[Any], Callable[[Accounts, Seconds, Any], None]] = {
-    Header: Accounts._header,
-    MachineJoined: Accounts._joined,
-    MachineResized: Accounts._resized,
-    SettingsChanged: Accounts._settings,
+_HANDLERS: dict[type[Any], Callable[[Accounts, Seconds, Any], object]] = {
+    Header: lambda accounts, _, e: accounts.leases.settings(e.settings),
+    MachineJoined: lambda accounts, _, e: accounts.leases.machine(e),
+    MachineResized: lambda accounts, _, e: accounts.leases.machine(e),
+    SettingsChanged: lambda accounts, _, e: accounts.leases.settings(e.settings),
     AppSubmitted: Accounts._submitted,
-    MachineFailed: lambda accounts, _, event: setattr(accounts, "drained", event.drained),
-    JobStopped: lambda accounts, *_: setattr(accounts, "drained", False),
+    MachineFailed: lambda accounts, _, e: accounts.leases.machine(e),
+    JobStopped: lambda accounts, *_: setattr(accounts.leases, "drained", False),
     Grant: Accounts._granted,
     JobStarted: Accounts._started,
     GpusIdle: Accounts._idle,

@@ -79,7 +79,7 @@ class Books:
             for line in self.journal.lines_of(kept):
                 accounts.add(0.0, decode(line)[1])
             accounts.users = dict(enumerate(app.user for app in state.app_specs))
-            accounts.open = {lease.job: lease for lease in self.leases("ended IS NULL")}
+            accounts.leases.held = {lease.job: lease for lease in self.leases("ended IS NULL")}
         self.journal.last_writes = self.flush
 
     def add(self, time: Seconds, record: Record) -> None:
@@ -90,8 +90,8 @@ class Books:
     def close_others(self, held: Iterable[int]) -> None:
         """After a repair: leases that the state does not know ended where they were charged last."""
         assert self.accounts is not None
-        for job in sorted(self.accounts.open.keys() - set(held)):
-            lease = self.accounts.open.pop(job)
+        for job in sorted(self.accounts.leases.held.keys() - set(held)):
+            lease = self.accounts.leases.held.pop(job)
             lease.ended, lease.cause = lease.booked, "unknown"
             self.save(lease)
 
@@ -111,7 +111,7 @@ class Books:
     def flush(self) -> None:
         """Write what the transaction came to."""
         for lease in self._dirty.values():
-            self.journal.write(_SAVE, _row(lease))
+            self.journal.write(_SAVE, row_of(lease))
         for (zone, day, account), amounts in self._added.items():
             self.journal.write(_ADD, (zone, day, *account, *amounts))
         self._dirty, self._added = {}, {}
@@ -122,11 +122,11 @@ class Books:
         if not dropped:
             return
         now, known = state.now, dict[int, float]()
-        for job in sorted(state.job_gpus.keys() & grants.keys() - accounts.open.keys()):
+        for job in sorted(state.job_gpus.keys() & grants.keys() - accounts.leases.held.keys()):
             since = float(state.jobs.since[job])
             accounts.add(since, grants[job])
-            accounts.open[job].started = since
-        for lease in accounts.open.values():
+            accounts.leases.held[job].started = since
+        for lease in accounts.leases.held.values():
             known[lease.app] = known.get(lease.app, 0.0) + lease.gpus * (now - lease.since)
         for lease in self._dirty.values():
             if not math.isnan(lease.ended):
@@ -174,7 +174,7 @@ class Books:
         for day, *rest in rows:
             out[day, Payer(*rest[:4])] = Amounts(*rest[4:])
         zone = UTC if utc else self.zone
-        for lease in self.accounts.open.values() if self.accounts else ():
+        for lease in self.accounts.leases.held.values() if self.accounts else ():
             if user in ("", lease.account.user):
                 for day, amounts in by_day(lease.charge(now), self.epoch, zone):
                     if since <= day <= until:
@@ -191,7 +191,8 @@ def zone_called(name: str) -> tzinfo:
         return UTC
 
 
-def _row(lease: ChargedLease) -> tuple[object, ...]:
+def row_of(lease: ChargedLease) -> tuple[object, ...]:
+    """The lease as the journal keeps it: without the ids of its GPUs."""
     return (
         lease.job,
         lease.attempt,
@@ -220,6 +221,7 @@ def _lease(row: tuple[Any, ...]) -> ChargedLease:
         app=app,
         account=Payer(user, group, kind, currency),
         gpus=gpus,
+        gpu_type=kind,
         since=since,
         booked=booked,
         started=math.nan if started is None else started,

@@ -127,7 +127,7 @@ class Budgets:
         seconds = budget.of == "gpu_hours"
         used = books.sum_since(begin.isoformat(), members, "leased" if seconds else "cost") / (3600 if seconds else 1)
         rate = 0.0
-        for lease in books.accounts.open.values() if books.accounts else ():
+        for lease in books.accounts.leases.held.values() if books.accounts else ():
             if lease.account.user in members:
                 for on, amounts in by_day(lease.charge(now), books.epoch, books.zone):
                     if on >= begin.isoformat():

@@ -123,7 +123,7 @@ class Housekeeping:
     def idle_gpus(self, idle: GangIdle, now: Seconds) -> None:
         """A gang's GPUs did nothing: charge it, warn, and cancel the app where the settings say so."""
         accounts, s = self.engine.books.accounts, self.state
-        lease = accounts.open.get(idle.job) if accounts is not None else None
+        lease = accounts.leases.held.get(idle.job) if accounts is not None else None
         if lease is None or lease.attempt != idle.attempt or not s.apps.active[idle.app]:
             return
         cancel = 0 < self.config.idle_cancel_s <= idle.idle_s
