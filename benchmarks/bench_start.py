@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -81,12 +80,11 @@ def cpu_s(pid: int) -> float:
 def service(home: Path) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "themis", "up", "--data-dir", str(home), "--machines", MACHINES]
     command += ["--set", "max_submissions=1000000", "--port", "0", "--http-port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    try:
-        yield process
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def renewed(home: Path, node: str, process: subprocess.Popen[str]) -> float:
@@ -102,7 +100,9 @@ def renewed(home: Path, node: str, process: subprocess.Popen[str]) -> float:
             if channel is None:
                 time.sleep(0.02)
             elif any(isinstance(message, Lease) for message in channel.receive(0.02)):
-                return cpu_s(process.pid)
+                found = cpu_s(process.pid)
+                channel.close()
+                return found
         except ChannelClosed:
             channel = None
     raise RuntimeError(f"no lease was renewed: {process.stdout.read() if process.stdout else ''}")

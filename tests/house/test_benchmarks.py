@@ -78,3 +78,13 @@ def test_gavels_tables_run_in_their_quick_form(capsys: pytest.CaptureFixture[str
     gavel.crowds([20])
     rows = importlib.import_module("write_tables").tables(capsys.readouterr().out)
     assert sorted(map(len, rows.values())) == [1, 2, 8]
+
+
+@pytest.mark.slow
+def test_starts_are_measured_in_their_quick_form(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["bench_start.py", "--quick"])
+    importlib.import_module("bench_start").main()
+    rows = importlib.import_module("write_tables").tables(capsys.readouterr().out)
+    assert [*map(len, rows.values())] == [4]
