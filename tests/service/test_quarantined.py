@@ -18,6 +18,7 @@ from themis.errors import InputError
 from themis.model.events import GpusWithheld, JobStopped, MachineReturned, Quarantined, Revoke
 from themis.service.api import reasons, views
 from themis.service.api.submission import submit
+from themis.service.engine.notifications import notify
 from themis.service.engine.quarantine import quarantines
 
 DATA = Path(__file__).parent / "data"
@@ -265,6 +266,22 @@ def test_a_command_that_the_executor_cannot_take_quarantines_its_app(tmp_path: P
         w.turn(1.0)
         assert [q.app for q in recorded(w)] == [0]
         assert set(w.held()) == {1}
+
+
+def test_nothing_is_taken_back_or_done_twice_after_the_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with world(tmp_path, 2, faulty=True) as w:
+        with monkeypatch.context() as patch:
+            patch.setattr("themis.service.engine.arbiter.notify", fails_once(notify))
+            assert enter(w, "a") == 0
+        assert not w.arbiter.quarantine.off
+        with monkeypatch.context() as patch:
+            patch.setattr(w.arbiter.journal, "_watch_log", fails)
+            assert enter(w, "b") == 1
+        assert "LookupError: injected" in w.arbiter.quarantine.off
+        assert [entry.name for entry in w.arbiter.journal.apps()] == ["a", "b"]
+        assert w.executor.admitted == [(0, "a"), (1, "b")]
+        w.finish(0)
+        assert w.arbiter.journal.apps()[0].outcome == "completed"
 
 
 def test_a_service_started_with_safe_decides_nothing_and_cancels(tmp_path: Path) -> None:
