@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from themis.errors import InputError
+from themis.machines.agent.cells import Cell
 from themis.machines.agent.channel import ChannelClosed, SocketChannel, connect, listen
 from themis.machines.agent.environment import rank_env
 from themis.machines.agent.messages import (
@@ -259,6 +260,7 @@ def _task(root: Path, *lines: str) -> Task:
     (folder / "reports").mkdir(parents=True)
     ranks = [{"THEMIS_RUN_DIR": str(folder)}]
     raw = {"spec": dataclasses.asdict(SPEC), "port": 1, "ranks": ranks, "cwd": "/", "logs": [str(folder / "rank0.log")]}
+    raw["cell"] = dataclasses.asdict(Cell())
     (folder / "task.json").write_text(json.dumps(raw))
     (folder / "reports" / "reports.jsonl").write_text("".join(f"{line}\n" for line in lines))
     return Task(root, "t")
