@@ -217,3 +217,12 @@ def test_a_run_is_water_filling_at_each_end_of_a_phase(seed: int) -> None:
         finite = np.isfinite(when) | np.isfinite(finish)
         np.testing.assert_allclose(finish[finite], when[finite], rtol=1e-7, atol=1e-7)
         np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("light", [1e-30, 1e-12, 1.0])
+def test_apps_of_any_weights_end_in_the_reference(light: float) -> None:
+    # The sum of 1e12 and 1e-30 is 1e12: when the heavy app ends, nothing of the other's weight is left in it.
+    work, cap, weight = np.array([[10.0], [10.0], [20.0]]), np.full((3, 1), 4.0), np.array([1e12, light, light])
+    got, finish = fluid.run(work, cap, weight, 2.0)
+    assert got == pytest.approx(work[:, 0])
+    assert finish == pytest.approx([5.0, 15.0, 20.0])

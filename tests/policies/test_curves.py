@@ -190,3 +190,15 @@ def test_noise_depends_on_seed_and_job_alone_and_longer_draws_begin_alike() -> N
     assert observation_noise(1, 2, 9)[:4].tolist() == observation_noise(1, 2, 4).tolist()
     assert observation_noise(1, 2, 4).tolist() != observation_noise(1, 3, 4).tolist()
     assert observation_noise(1, 2, 4).tolist() != observation_noise(2, 2, 4).tolist()
+
+
+def test_jobs_that_ended_without_a_loss_are_alike_and_behind_all_others() -> None:
+    none = np.array([np.inf, np.inf])
+    assert poor_jobs(none, np.zeros(2), np.full(2, DONE), np.zeros(2, dtype=bool), CurveStopping(check_steps=1.0)) == []
+    some = np.array([np.inf, 1e30, np.inf])
+    assert poor_jobs(some, np.zeros(3), np.full(3, DONE), np.zeros(3, dtype=bool), CurveStopping(check_steps=1.0)) == []
+
+
+def test_reports_next_to_each_other_make_a_finite_forecast() -> None:
+    mean, deviation = forecast(np.array([1.0, 2.0, 3.0, 4.0]), np.array([[1e30, 0.0, -1e30, 1.0]]), 1e15)
+    assert np.isfinite([mean, deviation]).all()

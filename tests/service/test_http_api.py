@@ -179,6 +179,7 @@ def test_settings_are_listed_and_changed_by_administrators(tmp_path: Path) -> No
         (b"\xff", {}, 400, "the body is not UTF-8 at byte 0"),
         pytest.param(b"[" * 100_000, {}, 400, "the body is nested deeper than 40 levels", id="deep"),
         pytest.param(b'{"a": [0' + b",0" * 300_000 + b"]}", {}, 400, "the body has about 300003 values", id="wide"),
+        (b'{"name": "a", "weight": 1' + b"0" * 400 + b"}", {}, 400, "weight is inf, expected a number from"),
         ({"name": "9"}, {}, 400, "the name of the app is '9', which is an app's number"),
         ({"nmae": "a"}, {}, 400, "unknown field 'nmae'. Did you mean 'name'?"),
         ({"name": None}, {}, 400, "name is null, expected a string"),
