@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -277,7 +278,7 @@ def test_a_journal_that_is_moved_while_the_service_runs_takes_nothing_in(tmp_pat
 
 def test_a_journal_that_does_not_follow_is_repaired_too(tmp_path: Path) -> None:
     """As one was left behind by the fault that the fold had: every byte is as it was written, but the core draws something else."""
-    clock = [1000.0]
+    clock = [time.time()]  # of today, as the repair's: accounts of each hour until then are written
     with world(tmp_path, 2, policy="themis", clock=clock) as w:
         for name in "abc":
             w.ask(lambda a, name=name: submit(a, request(name, weight=0.37)))
