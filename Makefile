@@ -70,8 +70,8 @@ soak: $(VENV)/.torch ## SIMULATED=10000 histories of the service, then kill arbi
 	THEMIS_RAY_FORMS=all $(PYTEST) tests/client/test_tune_cluster.py tests/service/test_ray_life.py tests/machines/test_executor_kit.py
 	THEMIS_SEEDS=all $(PYTEST) tests/fairness tests/optimize
 	THEMIS_LOOKS=all $(PYTEST) tests/web/test_console.py tests/web/test_console_pages.py
-	THEMIS_PAGE_PHASES=examples,coverage,fuzzing $(PYTEST) tests/service/test_pages.py
-	THEMIS_CONFORMANCE_SEEDS=3 $(PYTEST) tests/policies/test_conformance.py tests/policies/test_conformance_kit.py
+	THEMIS_PAGE_PHASES=all $(PYTEST) tests/service/test_pages.py
+	THEMIS_CONFORMANCE_SEEDS=3 $(PYTEST) tests/policies/test_conformance.py tests/policies/test_conformance_kit.py tests/policies/test_gavel_policies.py
 	THEMIS_DELIVERY_SEEDS=100 $(PYTEST) tests/policies/test_delivery.py
 	THEMIS_FAULT_TRIALS=$(KILLS) THEMIS_RAY_FAULT_TRIALS=$(RAY_KILLS) $(PYTEST) tests/service/test_faults.py
 	$(VENV)/bin/python benchmarks/bench_consoles.py --seconds 600

@@ -30,7 +30,7 @@ from themis.client.home import read_endpoint, read_token
 from themis.machines.bundles.pack import pack
 
 pytest.importorskip("fsspec")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 KILLS = int(os.environ.get("THEMIS_TRAVEL_KILLS", "4"))
 BATCH = 4
 """Kills in one home."""

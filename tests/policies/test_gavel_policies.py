@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -172,29 +173,28 @@ def test_costs_of_types_that_the_cluster_lacks_are_refused_beforehand_and_harmle
     assert (more.x == less.x).all()
 
 
+ALL = os.environ.get("THEMIS_CONFORMANCE_SEEDS") == "3"
+SHARING = ("max_min_fairness", "makespan", "min_cost_slo", "hierarchical")
+"""A policy for each program of pairs: levels, times, deadlines, a hierarchy. ``make soak`` has all policies."""
+OTHERS = (
+    "max_min_water_filling",
+    "finish_time_fairness",
+    "fifo_hetero",
+    "sjf_hetero",
+    "max_throughput",
+    "min_cost",
+    "min_cost_slo:printed=true",
+)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["max_min_water_filling", "finish_time_fairness", "fifo_hetero", "min_cost"])
+@pytest.mark.parametrize("name", ["max_min_water_filling", "min_cost", *(OTHERS[1:3] if ALL else ())])
 def test_agnostic_forms_conform(name: str) -> None:
     check_policy(lambda: make_policy(f"{name}:aware=false"), seeds=(2,))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        "max_min_fairness",
-        "max_min_water_filling",
-        "finish_time_fairness",
-        "makespan",
-        "fifo_hetero",
-        "sjf_hetero",
-        "max_throughput",
-        "min_cost",
-        "min_cost_slo",
-        "min_cost_slo:printed=true",
-        "hierarchical",
-    ],
-)
+@pytest.mark.parametrize("name", [*SHARING, *(OTHERS if ALL else ())])
 def test_forms_with_space_sharing_conform(name: str) -> None:
     make = lambda: make_policy(name + ("," if ":" in name else ":") + "sharing=true")  # noqa: E731
     check_policy(make, seeds=(3,), beside=0.9)
