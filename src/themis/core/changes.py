@@ -1,8 +1,8 @@
-"""What follows in the state where a user changes settings of a running service (decision 25).
+"""Changes to the state when a user changes the settings of a running service (decision 25).
 
-Leases that run keep their GPUs and their length. What the old policy left is no promise of the new one: its plan of rounds and the
-accounts of its time shares end with it, and the reference of the new one, if it asks for one, begins with what each app has
-received. What users received stays: service, integrals and weights are those of the whole log.
+Running leases keep their GPUs and their length. The old policy's plan of rounds and its time-share accounts end with it.
+The new policy's reference, if it asks for one, begins with the GPU time that each app has received. The accounts of users
+stay: service, integrals and weights are those of the whole log.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from themis.model.specs import read_app, to_fields
 from themis.model.speed import compile_speeds
 
 FORMAT = 4
-"""Of the saved state; it grows whenever a part changes its meaning."""
+"""Version of the checkpoint format; raise it whenever a part changes its meaning."""
 
 _SAVED = tuple(f.name for f in dataclasses.fields(State) if f.metadata.get("saved", True))
 """Fields of the state that are saved under their names: all that it does not declare as ``derived``."""

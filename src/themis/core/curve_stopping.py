@@ -1,4 +1,4 @@
-"""What jobs under curve stopping have reported, and which of them are to stop: the memory behind ``policies.tuning.curves``."""
+"""Reports of jobs under curve stopping, and the jobs that are to stop: the state behind ``policies.tuning.curves``."""
 
 from __future__ import annotations
 

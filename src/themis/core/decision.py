@@ -45,7 +45,7 @@ class Decider:
         self.leases = Leases(state, self._wake)
         self.solving: Snapshot | None = None
         self.offer: FreeGpus | None = None
-        """What ``solving`` is about, as long as no event but the answers to it came since."""
+        """GPUs on offer in ``solving``; both are valid while no event but the answers to it arrives."""
         self.memo = snapshots.Memo()
         self.wakes: set[Seconds] = set()
         """Instants for which a ``Wake`` is already on its way."""

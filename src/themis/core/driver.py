@@ -28,7 +28,7 @@ from themis.model.units import Seconds
 
 
 class PendingInput(StrEnum):
-    """What a decision waits for."""
+    """Input that a decision waits for."""
 
     RHO = "rho"
     POLICY = "policy"

@@ -1,12 +1,12 @@
-"""What carries out commands: starts gangs, stops them, and reports back through events only.
+"""Interface to the executor: it starts and stops gangs on command and reports back through events only.
 
-    Grant   -> JobStarted, then JobProgress or LossReported as it likes, JobReached at the target
-    Revoke  -> JobStopped, once nothing of the gang holds its GPUs
-    Renew   -> nothing
+Grant   -> JobStarted, then any number of JobProgress or LossReported, JobReached at the target
+Revoke  -> JobStopped, once nothing of the gang holds its GPUs
+Renew   -> nothing
 
-Of each attempt (a job's grant): at most one JobStarted, first; exactly one JobStopped, last, also when the gang died
-without a ``Revoke``; its ``steps`` are what the next attempt begins with. A gang that was preempted is no
-failure. ``themis.testing.executors`` checks this and more of any executor.
+Each attempt (a job's grant) has at most one JobStarted, first, and exactly one JobStopped, last, also when the gang died
+without a ``Revoke``; its ``steps`` are where the next attempt begins. A preempted gang is no failure.
+``themis.testing.executors`` checks this and more for any executor.
 """
 
 from __future__ import annotations

@@ -72,10 +72,10 @@ def left(state: State, a: int) -> None:
 
 
 def balance(state: State, rows: Int) -> tuple[Float, Float, Float]:
-    """Of the user of each app: GPU-seconds received, those entitled to, and GPUs entitled to now, each [len(rows)].
+    """GPU-seconds received and entitled to, and GPUs entitled to now, of the user of each app, each [len(rows)].
 
-    From when the first of its present apps came, or one before that was still there then, and so on. The user's weight is taken
-    to have been what it is now.
+    The period begins when the first of the user's present apps arrived, or an earlier app that was still active then, and so
+    on. The user's present weight is taken to have held all along.
     """
     t, size = state.apps, max(len(state.users), 1)
     active = np.flatnonzero(t.active[: t.size] == 1)

@@ -22,7 +22,7 @@ from themis.model.units import Bool, Float, Int
 from themis.model.workload import Job, Regime
 
 LEAST_FACTOR = 0.05
-"""Of noise: no forecast is so wrong that a job takes no time at all."""
+"""Lower limit of the noise factor, so that no job is forecast to take no time."""
 
 
 @dataclass(frozen=True, slots=True)

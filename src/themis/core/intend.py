@@ -23,7 +23,7 @@ from themis.model.units import NONE, Bool, Float, Int, Seconds, round_end
 from themis.policies.api import Cadence
 
 _gpus = itemgetter(1)
-"""Of a ``WantedGang``."""
+"""GPUs of a ``WantedGang``."""
 
 KEEPS = 2.0
 """Difference of deficits, in rounds, at which a gang gives up its machine to another; each such change restarts both."""
@@ -111,7 +111,7 @@ class Entitlement(NamedTuple):
 
 
 def entitlement(answer: Answer, now: Seconds, origin: Seconds) -> Entitlement | None:
-    """What an answer of this instant entitles jobs to; None where it grants leases and so promises nothing.
+    """GPU time to which this answer entitles jobs; None where it grants leases, which promise nothing.
 
     ``origin`` : when rounds began.
     """
@@ -233,7 +233,9 @@ def _on_spare(
 
 
 def _overdue(s: State, answer: TimeShare, rows: Int, until: Seconds) -> tuple[Int, Float]:
-    """Of each job: its row among the shares of jobs alone, or -1, and how much of its work is missing (``Rounds.overdue``)."""
+    """Row of each job among the shares of single jobs, or -1, and the part of its work that it lacks
+    (``Rounds.overdue``).
+    """
     row = np.full(s.jobs.size, NONE)
     alone = np.flatnonzero(answer.combos[:, 1] == NONE)
     row[answer.combos[alone, 0]] = alone

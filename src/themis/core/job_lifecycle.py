@@ -16,7 +16,7 @@ from themis.model.units import Seconds
 
 
 class JobChange(IntEnum):
-    """What happens to a job."""
+    """Kinds of change of a job."""
 
     GRANT = 0
     """It gets a lease."""

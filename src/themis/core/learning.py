@@ -1,4 +1,4 @@
-"""What jobs measure of themselves, and the speed model corrected by it.
+"""Measured job speeds, and the speed model corrected by them.
 
 Themis starts models that nobody has profiled at fixed slowdowns and corrects them from measured iteration times
 (Themis §6.1, footnote 3). The slowdown of a locality is the rate of a gang at the best locality over its rate there,
@@ -19,7 +19,7 @@ from themis.model.speed import Curve, Profile
 from themis.model.units import Locality
 
 WEIGHT = 0.2
-"""Of a new measurement against what was known; the first counts whole."""
+"""Weight of a new measurement against the estimate so far; the first measurement counts fully."""
 
 Key = tuple[str, int, str, int, str, int, int]
 """Model, batch size, GPU type, GPUs, partner's model or "", its batch size, locality."""

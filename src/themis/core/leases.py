@@ -19,7 +19,7 @@ from themis.model.events import Command, Grant, JobStopped, Renew, Revoke
 from themis.model.units import NONE, Seconds, next_tick
 
 Freed: TypeAlias = tuple[tuple[int, ...], Seconds, int]
-"""What a job held: its GPUs, until when, and the seat."""
+"""GPUs that a job held, the end of its lease, and the seat."""
 
 _number = itemgetter(0)
 

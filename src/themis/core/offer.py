@@ -1,4 +1,4 @@
-"""What there is to be given out, and who may take it: read off the live state, for the length of one decision."""
+"""GPUs on offer and the jobs that may take them, read from the live state for one decision."""
 
 from __future__ import annotations
 

@@ -264,7 +264,7 @@ class _Placer:
 
     @cached_property
     def _lines(self) -> _Lines:
-        """Of all apps whose own schedulers choose in this decision."""
+        """Lines of all apps whose own schedulers choose in this decision."""
         s, t = self.s, self.s.jobs
         apps = np.array(sorted(self.choosing), dtype=np.int64)
         first, count = s.apps.first_job[apps], s.apps.jobs[apps]

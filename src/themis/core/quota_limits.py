@@ -1,8 +1,8 @@
-"""What keeps a job that could run from getting GPUs: quotas, its app's maximum number of concurrent jobs, the wait after a failure.
+"""Reasons that keep a runnable job from GPUs: quotas, its app's maximum number of concurrent jobs, and backoff.
 
-Policies know none of these. Jobs that may not run now are left out of the snapshot, the most GPUs of the others are cut to
-what their quotas leave, and of what placement found only what the quotas allow is leased, renewals first. GPUs that fall
-free that way are offered again at the same instant; a user whose quota is full is left out, so the repetition ends.
+Policies know none of these. Jobs that may not run now are left out of the snapshot, and the maximum GPUs of the others are
+cut to what their quotas leave. Of the placement only what the quotas allow is leased, renewals first. GPUs left over that
+way are offered again at the same instant; a user whose quota is full is left out, so the repetition ends.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BACKOFF, AT_ONCE, QUOTA = 1, 2, 3
 
 
 def blocked(state: State, job_id: Int, *, expired: bool = False) -> tuple[Int, Int]:
-    """Who may not run now, and what the others may have at most.
+    """Reasons why jobs may not run now, and GPU limits of the others.
 
     Parameters
     ----------

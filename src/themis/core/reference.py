@@ -69,7 +69,7 @@ def leave(state: State, a: int) -> None:
 
 @dataclass(slots=True)
 class Finishes:
-    """What the last forecast of finishes followed from, and the forecast: made again only where that changed."""
+    """Last forecast of finishes and the inputs that it was computed from; recomputed only where these change."""
 
     given: tuple[Float | Int, ...] = ()
     seconds: Float = field(default_factory=lambda: np.zeros(0))
@@ -102,7 +102,7 @@ def _present(state: State) -> Int:
 
 
 def needs(state: State, a: int, speed: float) -> tuple[tuple[GpuSeconds, float], ...]:
-    """What an app needs in the reference, phase by phase: (GPU-seconds, most GPUs), without phases that have no work.
+    """Work of an app in the reference, by phase: (GPU-seconds, maximum GPUs), without phases that have no work.
 
     ``speed`` : reference GPUs that a GPU of the cluster is worth to it, > 0.
     """

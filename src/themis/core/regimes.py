@@ -50,7 +50,7 @@ def new_regime(state: State, j: int) -> None:
 
 
 def report(state: State, j: int, steps: float) -> None:
-    """What the executor says the job has done replaces what was extrapolated."""
+    """Replace the extrapolated steps by those that the executor reports."""
     t = state.jobs.one
     t.done[j], t.synced[j] = steps, state.now
     known = len(state.regimes[j])

@@ -26,7 +26,7 @@ def is_pruned(app: App) -> bool:
 
 
 def pruned(name: str, user: str, arrival: Seconds, jobs: Sequence[str]) -> App:
-    """What is left of an app."""
+    """Reduced spec of a pruned app: name, user, arrival and job names."""
     return App(name=name, user=user, arrival=arrival, jobs=_jobs(tuple(jobs)))
 
 

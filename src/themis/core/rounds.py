@@ -1,8 +1,8 @@
-"""What the time shares in force promised and what was dealt out so far, combination by combination: Gavel §3.2, §5.
+"""Time shares in force: rounds entitled and rounds received so far by each combination (Gavel §3.2, §5).
 
-A promise is the integral of the share over time. What is dealt counts from the moment that a gang gets its GPUs to the end
-of its round. Both are carried over to the next shares for every combination that is in both.
-Differs from the published code: that forgets both whenever shares change. How far the two can be apart: decision 13.
+The entitlement is the integral of the share over time. Rounds received count from the moment that a gang gets its GPUs to
+the end of its round. Both are carried over to the next shares for every combination that is in both.
+Differs from the published code, which forgets both whenever shares change. How far the two can be apart: decision 13.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def pick(
 
 
 _LIKELY = 4
-"""Of candidates in order, how many for each free GPU are looked at before all others are put in order, too."""
+"""Number of top candidates for each free GPU that are examined before all others are sorted, too."""
 
 
 def _in_order(priority: Float, combos: Int, gpus: Int, free: int) -> Iterator[tuple[int, int, int, int, int]]:

@@ -70,7 +70,9 @@ class State(Machines):
     app_specs: list[App] = derived(list)
     job_specs: list[Job] = derived(list)
     regimes: list[tuple[Regime, ...]] = derived(list)
-    """Of each job as far as is known: the ongoing regime of one whose program decides is taken to last for ever."""
+    """Regimes of each job as far as they are known; the ongoing regime of a job whose program decides is assumed to
+    last for ever.
+    """
     history: History = kept(dict)
     """How often finished dynamic jobs changed their batch size (``fairness.forecasts.history``)."""
     curves: Curves = derived(Curves)
@@ -108,7 +110,7 @@ class State(Machines):
     """Between users or groups: of each user since when it has had apps, the integrals of weight and capacity then, and the
     GPU-seconds of its apps that ended since."""
     quotas: dict[str, tuple[tuple[str, ...], int]] = kept(dict)
-    """Who shares it, and the maximum number of concurrent GPUs, by name."""
+    """Users that share the quota, and the maximum number of concurrent GPUs, by name."""
     at_once: dict[int, int] = kept(dict)
     """Maximum number of concurrent jobs of the active apps that have such a limit."""
 

@@ -241,7 +241,7 @@ class Jobs(Table):
     loss: Float
     loss_a: Float
     loss_b: Float
-    """Of its loss curve; ``loss`` is what it reported last."""
+    """Parameters a and b of the job's loss curve; ``loss`` is the last reported value."""
     ready: Float
     """It gets no GPUs before this time."""
     app: Int
@@ -255,7 +255,7 @@ class Jobs(Table):
     regime: Int
     gpu_type: Int
     bracket: Int
-    """Of its app's sweep, counted from 0; ``rung`` : the rung of the bracket that it is in, or ended in."""
+    """Bracket of its app's sweep, counted from 0; ``rung`` : rung of the bracket that the job is in, or ended in."""
     rung: Int
     outcome: Int
     """How it ended, a position in ``OUTCOMES``; 0 while it has not."""

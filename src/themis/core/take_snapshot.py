@@ -41,7 +41,7 @@ _JOB_INTS = ("app", "config", "gpus_min", "gpus_max", "status", "locality", "gpu
 
 @dataclass(slots=True)
 class Memo:
-    """What earlier snapshots of one state were computed from, so that it is not computed again; may be dropped at any moment."""
+    """Inputs and results of earlier snapshots of one state, kept to avoid recomputation; may be dropped at any moment."""
 
     forecasts: dict[int, JobForecast] = field(default_factory=dict)
     finishes: reference.Finishes = field(default_factory=reference.Finishes)
@@ -243,7 +243,9 @@ def _shared_left(s: Snapshot, worth: Float) -> Float:
 
 
 def _bags(state: State, s: Snapshot) -> tuple[dict[int, Seconds], dict[int, Seconds]]:
-    """Of job sets that hold GPUs: seconds left by app row; forecast finishes by app, remade when their leases change."""
+    """Batches that hold GPUs: seconds left by app row, and forecast finishes by app, recomputed when their leases
+    change.
+    """
     worth = _worth(s)
     effective = np.bincount(s.job_app, weights=worth, minlength=s.apps)
     apps = state.apps

@@ -156,9 +156,10 @@ class FinishTime:
 
     @classmethod
     def with_current(cls, columns: Snapshot, kept: Snapshot, form: Form) -> FinishTime:
-        """Of these columns, with the work of the current phase as ``kept`` of the same columns may know it already.
+        """Finish times of these columns, reusing the work of the current phase that ``kept`` of the same columns has
+        computed.
 
-        It depends on no GPUs held, so that the seconds left on these (``left_held``) share it with all that comes after.
+        That work does not depend on GPUs held, so that the seconds left on these (``left_held``) can share it.
         """
         out = cls(columns, form)
         out.__dict__.update(kept.once("work of the current phase", _current))

@@ -16,7 +16,7 @@ from themis.errors import ClusterError
 from themis.model.units import Int
 
 MOST_GPUS = 100_000
-"""Of one machine: far more than any has, far fewer than fill the memory."""
+"""Maximum number of GPUs of one machine: far more than any has, far fewer than fill the memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

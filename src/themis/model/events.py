@@ -376,7 +376,7 @@ class BidsCollected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentBid:
-    """What an app's own agent, a program of others, said in the decision that is answered next; the live service only.
+    """Message of an app's own agent, an external program, in the decision that is answered next; the live service only.
 
     With it the bids that went into a decision can be made again from the log: the others' follow from the snapshot.
 

@@ -1,4 +1,4 @@
-"""What is forecast of each job's training: the regimes ahead, one expected trajectory a job (Shockwave §5)."""
+"""Forecasts of each job's training: its future regimes, one expected trajectory a job (Shockwave §5)."""
 
 from __future__ import annotations
 

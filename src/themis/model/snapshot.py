@@ -206,10 +206,10 @@ class Snapshot:
         return dict(zip(jobs.tolist(), map(tuple, (x.tolist() for x in np.split(g[order], first[1:])))))
 
     def once(self, key: Hashable, make: Callable[[Snapshot], Derived]) -> Derived:
-        """What ``make`` computes from these columns, computed for whoever asks first under ``key``.
+        """Result of ``make`` on these columns, computed on the first call with ``key`` and cached.
 
-        ``make`` reads no answer of agents (``bids``, ``rho_said``): pictures that differ in these alone share what it gave.
-        It gets the columns without what was computed from them, so that nothing kept here refers to its keeper.
+        ``make`` reads no answers of agents (``bids``, ``rho_said``): snapshots that differ in these alone share the result.
+        It gets the columns without what was computed from them, so that no cached value refers to this snapshot.
         """
         kept = self._kept
         if key not in kept:

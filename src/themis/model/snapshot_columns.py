@@ -1,4 +1,4 @@
-"""What a column is, said once where it is declared: its axes, its unit, and so how it scales when time is measured in another unit.
+"""Descriptions of columns: axes and unit, which also says how a column scales with the unit of time.
 
 A class of columns is a dataclass whose fields are ``Annotated`` with a ``Column``. Whatever treats columns alike reads this:
 the conformance kit's relabelling and rescaling, and the reference of the documentation.
@@ -26,7 +26,7 @@ AXES: Mapping[str, str] = MappingProxyType(
         "R": "regimes",
     }
 )
-"""What an axis counts, by its letter."""
+"""Objects that an axis counts, by its letter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ ROW, APP_ROW, JOB_ROW, APP_ID, JOB_ID = Unit("row"), Unit("app row"), Unit("job 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Of a field of a class of columns.
+    """Description of one field of a class of columns.
 
     Attributes
     ----------
@@ -80,7 +80,7 @@ def _read(kind: type[Any]) -> dict[str, Column]:
 
 
 def in_other_seconds(table: Any, factor: float) -> dict[str, Any]:
-    """Of each column that has time in its unit and is there: its values where a second is ``factor`` times as many."""
+    """Values of each present column that has time in its unit, in a unit of time in which a second is ``factor`` units."""
     return {
         name: getattr(table, name) * factor**column.unit.time
         for name, column in columns_of(type(table)).items()

@@ -86,7 +86,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What is known about one model's speed.
+    """Known speeds of one model.
 
     Attributes
     ----------

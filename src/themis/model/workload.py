@@ -1,7 +1,7 @@
-"""What people submit: apps of jobs, with the work of each job as a list of regimes.
+"""Workloads that people submit: apps of jobs, with the work of each job as a list of regimes.
 
-An app is one job, a bag of jobs that all run to the end, or a sweep whose tuner stops jobs early. How an app
-decides which of its jobs run is the business of ``themis.policies.tuning``; here is only what the user wrote down.
+An app is one job, a batch of jobs that all run to the end, or a sweep whose tuner stops jobs early. How an app decides
+which of its jobs run is the business of ``themis.policies.tuning``; this module holds the submitted specification only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Regime:
     batch: int = 0
     """Batch size; 0 is the profile's own."""
     pace: float = 1.0
-    """Of a dynamic job: times as long as is declared that an epoch truly takes; only simulated gangs know it."""
+    """Factor by which an epoch of a dynamic job truly takes longer than declared; only simulated gangs know it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class Job:
 
     @property
     def expected_regimes(self) -> tuple[Regime, ...]:
-        """What is known when the job comes: all its regimes, or its first batch size where its program decides."""
+        """Regimes known when the job arrives: all of them, or the first batch size only where its program decides."""
         if self.dynamic and self.dynamic.hidden:
             return (Regime(steps=self.steps, batch=self.regimes[0].batch),)
         return self.regimes
@@ -196,7 +196,7 @@ class CurveStopping:
 
 
 MOST_REPORTS = 10_000
-"""Of one job under curve stopping; every one is an event, and all of them are fitted."""
+"""Maximum number of loss reports of one job under curve stopping; each is an event, and all of them are fitted."""
 
 Tuner: TypeAlias = Bag | Halving | Hyperband | CurveStopping
 
@@ -287,7 +287,7 @@ class Workload:
     users: tuple[User, ...] = field(default=())
     groups: tuple[Group, ...] = field(default=())
     notes: tuple[str, ...] = field(default=(), compare=False)
-    """What its reader warns of, a sentence each; the command line prints them."""
+    """Warnings of the trace reader, a sentence each; the command line prints them."""
 
     def __post_init__(self) -> None:
         ordered = tuple(sorted(self.apps, key=lambda app: app.arrival))

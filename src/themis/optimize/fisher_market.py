@@ -49,7 +49,7 @@ class Market:
             raise InputError(f"job {int(np.argmin(worth))} of a market gains from nothing, expected a gain above 0.")
 
     def utility(self, job: int, bundle: Float) -> float:
-        """What a job makes of a bundle of goods [G]: of each activity as much as its scarcest good allows."""
+        """Utility of a bundle of goods [G] to a job: the scarcest good limits each activity."""
         total = 0.0
         for y in np.flatnonzero((self.owner == job) & (self.gain > 0)).tolist():
             needs = self.use[:, y] > 0
@@ -131,7 +131,7 @@ def equilibrium(market: Market, *, gap: float = 1e-6) -> Equilibrium:
 
 
 def _bound(m: Market, owner: Int, gain: Float, cost: Float, sold: float) -> float:
-    """What welfare cannot exceed, by any prices: everybody spends its budget where it gets most for it (Lagrange)."""
+    """Upper bound of welfare by Lagrange duality, at any prices: everybody spends its budget where it gets most for it."""
     best = np.zeros(len(m.budget))
     np.maximum.at(best, owner, gain / cost)
     return float(m.budget @ np.log(m.budget * best)) - float(m.budget.sum()) + sold

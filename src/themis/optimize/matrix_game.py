@@ -18,7 +18,7 @@ from themis.optimize.column_generation import ColumnProgram
 from themis.optimize.programs import Floats
 
 _BETTER, _PIVOT = 1e-13, 1e-12
-"""What a column must gain to enter, relative to the largest entry; the least pivot that is taken."""
+"""Minimum gain of a column that enters, relative to the largest entry; the smallest pivot that is accepted."""
 
 _FRESH = 20
 """Pivots after which the basis is inverted again; the answer always comes from a new inverse."""

@@ -1,6 +1,6 @@
-"""What a scheduler believes of speeds where only some models were profiled: the book with estimates in place of the truth.
+"""Estimated speeds where only some models were profiled: the profile book with estimates in place of the true speeds.
 
-Used in simulation: the truth is known there, so new jobs are measured by reading it, off by noise.
+Used in simulation, where the true speeds are known: new jobs are measured by reading these, with noise.
 """
 
 from __future__ import annotations

@@ -36,11 +36,13 @@ class Trajectory:
     epochs: tuple[float, ...]
 
     def seconds(self, pace: Callable[[int], Seconds]) -> Seconds:
-        """What it takes at so many seconds per epoch."""
+        """Duration of the trajectory; ``pace`` gives seconds per epoch by batch size."""
         return sum(epochs * pace(batch) for batch, epochs in zip(self.batches, self.epochs))
 
     def until(self, done: float) -> Trajectory:
-        """What an observer has seen after ``done`` epochs, the ongoing regime last; a change there has been seen."""
+        """Part that an observer has seen after ``done`` epochs, the ongoing regime last; a change at that epoch has
+        been seen.
+        """
         begins = np.cumsum((0.0, *self.epochs[:-1]))
         seen = int((begins <= done + 1e-9).sum())
         return Trajectory(self.batches[:seen], (*self.epochs[: seen - 1], max(done - float(begins[seen - 1]), 0.0)))

@@ -19,7 +19,7 @@ from themis.model.units import Float, Int
 
 
 class Rule(StrEnum):
-    """What is believed of regimes that have not ended.
+    """Update rule for regimes that have not ended.
 
     POSTERIOR: there may be none after the ongoing one, or any number up to what the job declares. RESTATEMENT: they share the
     remaining epochs evenly (Shockwave). BAYES: the standard update of the prior. GREEDY: the ongoing one lasts to the end, as
@@ -34,7 +34,7 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecaster:
-    """What a policy asks of the forecasts that it is shown.
+    """Options of the forecasts that a policy is shown.
 
     Attributes
     ----------

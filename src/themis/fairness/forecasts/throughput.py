@@ -21,7 +21,7 @@ from themis.model.speed import ProfileBook
 from themis.model.units import Bool, Float, Locality
 
 RANK = 8
-"""Of the completed matrix, at most: nine tenths of the variation of the shipped table's 26 rows are in as many."""
+"""Maximum rank of the completed matrix: 8 components explain 90 % of the variation of the shipped table (26 rows)."""
 
 RIDGE = 0.1
 """On the factors, in squares of entries, which are shares of speed; an assumption."""
@@ -65,7 +65,7 @@ class References:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Estimate:
-    """What is believed of a new job.
+    """Estimated speed of a new job.
 
     Attributes
     ----------

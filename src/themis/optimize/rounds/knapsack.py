@@ -116,7 +116,7 @@ class Choices:
 
 
 class PricedJobs:
-    """What is best for each job by itself, at a ``price`` of a GPU for a round.
+    """Best choice of each job by itself, at a ``price`` of a GPU for a round.
 
     ``shared`` is the part of ``pull`` that is charged for all work left; the rest is charged for the longest job, once for
     each value that it may have (the caps): jobs then get at least what keeps them within.

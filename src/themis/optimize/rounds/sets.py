@@ -154,7 +154,7 @@ def _one_after_the_other(
 
 
 def _distinct(rows: list[int], jobs: Int, value: Float) -> list[int]:
-    """Of gangs that share a job the one of greatest value."""
+    """Combinations of greatest value, at most one of those that share a job."""
     out: list[int] = []
     busy: set[int] = set()
     for c in sorted(rows, key=lambda c: -float(value[c])):

@@ -212,7 +212,7 @@ class _Search:
         return out
 
     def _answer(self, mixes: Mixes, share: Float) -> tuple[float, Chosen]:
-        """What the rates cost at a price, and how."""
+        """Minimum cost of the rates at a price, and the ways that attain it."""
         self.solves += 1
         costs = mixes.costs(self._price(share))
         way = costs.argmin(axis=0)

@@ -131,7 +131,7 @@ class _LevelSearch:
     """[P, M], prices that were tried and are kept; ``at`` : the jobs' hulls at them."""
     at: LowerHulls = field(init=False)
     basis: list[int] = field(default_factory=list)
-    """Of the last game, among the prices that are kept."""
+    """Basis of the last matrix game, among the prices that are kept."""
     solves: int = 0
 
     def __post_init__(self) -> None:
