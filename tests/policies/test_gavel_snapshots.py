@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from policy_cases import after
 
+from themis.errors import InputError
 from themis.model.answers import TimeShare
 from themis.model.cluster import Cluster, Machine
 from themis.model.snapshot import Snapshot
@@ -137,3 +138,41 @@ def test_rates_of_pairs_are_each_jobs_own_and_gangs_have_none() -> None:
     one, other, gang = pairs.model.tolist()
     assert gang == -1
     assert (pairs.rate[one, other, 0], pairs.rate[other, one, 0]) == (pytest.approx(0.9), pytest.approx(0.3))
+
+
+def allox_order(alpha: float, had: tuple[float, ...]) -> list[bool]:
+    """Which of three jobs of 5, 1 and 10 s has the one GPU, after these GPU-seconds in their 100 s so far."""
+    s = snapshot_of(machines(1), [app(f"a{i}", [job(left)]) for i, left in enumerate((5.0, 1.0, 10.0))], now=100.0)
+    s = replace(s, job_attained=np.array(had))
+    answer = make_policy(f"allox:alpha={alpha}")(s, Workbench()).answer
+    assert isinstance(answer, TimeShare)
+    return [bool(x) for x in answer.x[:, 0]]
+
+
+def test_shockwave_2_1_alloxs_filter_takes_those_that_had_least_and_of_these_the_shortest() -> None:
+    """A third is job 2 alone, two thirds are jobs 0 and 2, all three have the shortest first."""
+    had = (20.0, 60.0, 10.0)
+    assert allox_order(0.3, had) == [False, False, True]
+    assert allox_order(0.6, had) == [True, False, False]
+    assert allox_order(1.0, had) == [False, True, False]
+    with pytest.raises(InputError, match="alpha is 0.0, expected above 0"):
+        make_policy("allox:alpha=0")
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.4, 0.8])
+@pytest.mark.parametrize("seed", range(4))
+def test_no_job_outside_alloxs_filter_takes_a_gpu_from_one_inside(seed: int, alpha: float) -> None:
+    """Filtered jobs have what they have where they are alone."""
+    rng = np.random.default_rng(seed)
+    apps = [app(f"a{i}", [job(float(rng.uniform(10, 900)), int(rng.integers(1, 4)))]) for i in range(12)]
+    s = replace(snapshot_of(machines(4, 2), apps, now=500.0), job_attained=rng.uniform(0.0, 900.0, 12))
+    gpus = s.job_gpus_max
+    first = np.argsort(s.job_attained / gpus)[: int(np.ceil(alpha * 12))]
+    alone = replace(s, job_allowed=np.isin(np.arange(12), first)[:, None] & s.job_allowed)
+    found = make_policy(f"allox:alpha={alpha}")(s, Workbench())
+    filtered = make_policy("allox")(alone, Workbench())
+    assert isinstance(found.answer, TimeShare)
+    assert isinstance(filtered.answer, TimeShare)
+    assert found.answer.x[first].tolist() == filtered.answer.x[first].tolist()
+    assert set(np.unique(found.answer.x)) <= {0.0, 1.0}
+    assert (found.answer.x.sum(axis=1) @ gpus) <= 6
