@@ -155,7 +155,7 @@ def test_shockwave_2_1_alloxs_filter_takes_those_that_had_least_and_of_these_the
     assert allox_order(0.3, had) == [False, False, True]
     assert allox_order(0.6, had) == [True, False, False]
     assert allox_order(1.0, had) == [False, True, False]
-    with pytest.raises(InputError, match="alpha is 0.0, expected above 0"):
+    with pytest.raises(InputError, match=r"alpha is 0\.0, expected above 0"):
         make_policy("allox:alpha=0")
 
 

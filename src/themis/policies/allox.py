@@ -24,7 +24,8 @@ class Allox(SharePolicy):
     Attributes
     ----------
     alpha : above 0, up to 1; the filter. In each round this share of the jobs, at least one, is assigned first: those that had
-        the least GPU time for their life, weight and gang; of equals the first to come, then the shortest. The others are assigned to the GPUs that these leave. 1: no filter.
+        the least GPU time for their life, weight and gang; of equals the first to come, then the shortest. The others are
+        assigned to the GPUs that these leave. 1: no filter.
     """
 
     alpha: float = field(default=1.0, metadata=ADDED)
