@@ -317,8 +317,8 @@ class AsyncClient(Connection):
         return await self._answer(calls.share(user))
 
     async def fairness(self, user: str = "") -> pb.FairnessReply:
-        """What users were entitled to and had over time, in GPU hours, and who lent to whom; yourself and the sum of all others, or
-        for administrators all users."""
+        """GPU-hours over time that users were entitled to and received, and who lent to whom. Users see themselves and
+        the sum of all others; administrators see all users."""
         return await self._answer(calls.fairness(user))
 
     async def budgets(self, user: str = "") -> Listing[pb.BudgetUse]:
@@ -373,7 +373,8 @@ class AsyncClient(Connection):
         return await self._answer(calls.sign_in(handle, token))
 
     async def audit(self, user: str = "", limit: int = 0) -> Listing[pb.AuditEntry]:
-        """Who signed in and who changed what, from where, the newest first; your own, or for administrators all. 0: 1000."""
+        """Audit log of sign-ins and changes: user, action and address, newest first. Users see their own entries,
+        administrators all. ``limit`` : maximum number of entries (0: 1000)."""
         return await self._answer(calls.audit(user, limit))
 
     async def journal(self) -> pb.JournalReply:

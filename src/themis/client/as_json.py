@@ -25,7 +25,8 @@ def as_dict(message: Any) -> dict[str, Any]:
 
 @cache
 def _columns(kind: Descriptor) -> list[tuple[str, bool, Callable[[Any], Any] | None]]:
-    """Of each field its name, whether it may be missing, and how its value becomes JSON; None: as it is."""
+    """The name of each field, whether the field may be missing, and the converter of its value to JSON (None:
+    unchanged)."""
     return [(field.name, bool(field.has_presence), _converter(field)) for field in kind.fields]
 
 

@@ -44,7 +44,8 @@ class Certificate:
 
 
 def certificates(home: Path) -> list[Certificate]:
-    """What the service of a data directory shows, and the authority that it is verified against; empty without TLS.
+    """Certificates that the service of a data directory presents, and the authority that verifies them; empty without
+    TLS.
 
     Raises
     ------

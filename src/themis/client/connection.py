@@ -1,4 +1,4 @@
-"""What both clients share: the address, the token, how long to retry, and errors as sentences. Nothing here uses the network."""
+"""Code that both clients share: address, token, retry time, and errors as sentences. It does not use the network."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Connection:
 
     @property
     def trust(self) -> Trust:
-        """What the arbiter is verified against."""
+        """The authorities that verify the certificate of the service."""
         return self._where.trust
 
     def _moved(self) -> bool:
@@ -119,7 +119,7 @@ class Connection:
         return None
 
     def _sender(self, info: pb.InfoReply) -> Sender:
-        """What sends folders to this service."""
+        """The sender of folders to this service."""
         from themis.client.sending import Sender
 
         if self._given:
@@ -249,7 +249,7 @@ class LogCopy:
         self.skip = dict(self.at)
 
     def new(self, chunk: Any) -> bytes:
-        """What of a piece was not read before; may be empty."""
+        """The part of a chunk that was not read before; may be empty."""
         self.absence.over()
         known = min(self.skip.get(chunk.attempt, 0), len(chunk.data))
         self.skip[chunk.attempt] = self.skip.get(chunk.attempt, 0) - known

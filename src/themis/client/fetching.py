@@ -18,7 +18,7 @@ from themis.errors import InputError
 from themis.machines.agent.prepare import Damaged, Failed, move, unpack
 
 TIMEOUT_S = 60.0
-"""Of a piece."""
+"""Timeout in seconds for a piece."""
 PIECE = 1 << 20
 
 

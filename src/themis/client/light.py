@@ -42,7 +42,7 @@ ROUTES: Mapping[str, tuple[str, str, str]] = {
     "Undrain": ("POST", "/v1/nodes/{node}/undrain", ""),
     "RemoveNode": ("POST", "/v1/nodes/{node}/remove", ""),
 }
-"""Of each method: the HTTP method, the path, and the reply's field where the page gives that alone."""
+"""HTTP method, path, and the only field of the reply that the page returns (empty: the whole reply), by gRPC method."""
 
 
 class Unanswered(Exception):

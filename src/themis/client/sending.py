@@ -16,7 +16,8 @@ from themis.errors import InputError, counted
 from themis.machines.bundles.pack import MIB, Packed, pack
 
 TIMEOUT_S = 60.0
-"""Of a piece of the upload, and of the reply, before which the service writes the file to its disk."""
+"""Timeout in seconds for a piece of the upload, and for the reply: the service writes the file to its disk before it
+replies."""
 SHARED = frozenset(
     [
         "nfs",

@@ -35,13 +35,13 @@ PROBE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """What a client verifies.
+    """Authorities and name that a client verifies the service against.
 
     Attributes
     ----------
     source : ``system``, the file that ``pem`` is from, or empty for a connection without TLS.
-    pem : authorities or certificates that are trusted; empty for the system's.
-    name : that the service's certificate has, if not the host's.
+    pem : trusted authorities or certificates; empty for those of the system.
+    name : name in the certificate of the service, if it differs from the host.
     """
 
     source: str = ""
@@ -50,7 +50,7 @@ class Trust:
 
     @property
     def fingerprint(self) -> str:
-        """Of the authority that is pinned; empty if none is."""
+        """Fingerprint of the pinned authority; empty if none is pinned."""
         from themis.trust.authority.contexts import fingerprint_of
 
         return fingerprint_of(self.pem) if self.pem else ""

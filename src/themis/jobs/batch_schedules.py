@@ -52,11 +52,11 @@ class DynamicText(Written):
 def declared(
     text: DynamicText, batch: int, work: Work | None, steps_per_epoch: float, findings: Findings
 ) -> tuple[Dynamic | None, tuple[Regime, ...]]:
-    """What the job declares, and its regimes in epochs; None and nothing for a static job, or one that is faulty.
+    """The dynamic behaviour that the job declares, and its regimes in epochs; (None, ()) for a static or faulty job.
 
     Parameters
     ----------
-    batch, work, steps_per_epoch : of the job; ``steps_per_epoch`` is that at ``batch``.
+    batch, work, steps_per_epoch : values of the job; ``steps_per_epoch`` is the number of steps at ``batch``.
     """
     if text.mode == "static":
         return None, ()

@@ -21,7 +21,7 @@ NAME = (
     f"a name of letters, digits, '.', '_' and '-' that begins with a letter or digit, at most {LONGEST_NAME} characters"
 )
 NAMED = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
-"""Of apps, users and groups, in files and over the API alike."""
+"""Pattern for names of apps, users and groups, in files and in the API."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 RESERVED = ("index", "name")
@@ -141,7 +141,7 @@ def modules(value: object) -> tuple[str, ...]:
 
 
 def launcher(value: object) -> str:
-    """What wraps the command."""
+    """The launcher that wraps the command."""
     try:
         check_launcher(text(value))
     except InputError:

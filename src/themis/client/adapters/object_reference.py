@@ -13,7 +13,8 @@ from typing import Any
 from themis.errors import InputError
 
 MAIN = "__themis_main__"
-"""What a submitting script is called in its jobs, so that its ``if __name__ == "__main__"`` does not run there."""
+"""Module name that a submitting script has in its jobs, so that its ``if __name__ == "__main__"`` does not run
+there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,7 +170,7 @@ class TrialBroker:
     workers: deque[tuple[Address, int]] = field(default_factory=deque)
     """And their GPUs."""
     gpus: dict[str, int] = field(default_factory=dict)
-    """Of the last worker of each trial."""
+    """GPUs of the last worker of each trial, by trial id."""
     listener_key: bytes = b""
     ending: bool = False
 
@@ -255,11 +255,11 @@ class TrialBroker:
 
 
 OPEN: list[TrialBroker] = []
-"""Of this process's sweeps, for ``leased``."""
+"""Trial brokers of the sweeps that run in this process, for ``leased``."""
 
 
 def _relay(function: bytes, desk: Address, key: str) -> Callable[[dict[str, Any]], None]:
-    """What runs in a trial's actor: Tune's function trainable, whose work is done elsewhere."""
+    """The function trainable that runs in a trial's actor for Tune; a worker of the job does the trial's work."""
 
     def trial(config: dict[str, Any]) -> None:
         from ray import tune

@@ -41,7 +41,7 @@ class Part:
     made: int = 0
     """Steps that Tune received after it."""
     behind: int = 0
-    """Of these, how many the present worker has not made again."""
+    """Number of these steps that the present worker has not repeated yet."""
     count: int = 0
     worker: Connection | None = None
     held: ExitStack = field(default_factory=ExitStack)
@@ -77,7 +77,7 @@ class Part:
         self.held, self.worker = ExitStack(), None
 
     def _ask(self, what: str, iteration: int) -> Any:
-        """What a worker answers; where it is gone or goes, what the next one does."""
+        """Send an order to the worker and return its answer; if the worker is lost, ask the next one."""
         while True:
             with contextlib.suppress(OSError, EOFError):
                 answer = None
@@ -156,7 +156,7 @@ def relay_class(name: str, trainable: bytes, hire: Callable[[str], AbstractConte
 
 
 def write_saved(saved: dict[str, Any] | None, folder: Path) -> None:
-    """What ``save_checkpoint`` returned, in addition to what it wrote."""
+    """Write what ``save_checkpoint`` returned next to the files that it wrote."""
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(saved, dict):
         (folder / AS_DICT).write_bytes(pickle.dumps(saved))

@@ -37,7 +37,7 @@ LOOK_S = 0.2
 
 
 class TuneTrial:
-    """What the function talks to, in place of Tune's session."""
+    """Stand-in for Tune's session inside the worker."""
 
     def __init__(self, actor: Connection, id: str, checkpoint: Path | None, iteration: int = 0) -> None:
         self.actor, self.id, self.checkpoint, self.iteration = actor, id, checkpoint, iteration
@@ -67,7 +67,7 @@ class TuneTrial:
         return self
 
     def get_trial_id(self) -> str:
-        """Of the trial."""
+        """The id of the trial."""
         return self.id
 
     get_trial_name = get_trial_id

@@ -29,7 +29,7 @@ KINDS = (CGROUP, NAMESPACE, NONE)
 KILL = "cgroup.kill"
 """Since Linux 5.14; before, a cgroup is frozen and its processes are killed one by one."""
 PERIOD_US = 100_000
-"""Of CPU quotas, the kernel's default."""
+"""Period of CPU quotas in microseconds, the default of the kernel."""
 MOST_PROCESSES = 1 << 22
 """The largest number that the kernel takes as a limit of processes."""
 CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWPID = 0x00020000, 0x10000000, 0x20000000

@@ -74,7 +74,7 @@ class Place:
             raise Failed(f"{url}: {error}") from None
 
     def names(self) -> list[str]:
-        """Of all files there."""
+        """The names of all files in the folder."""
         self.fs.invalidate_cache()
         try:
             return [str(name).rpartition("/")[2] for name in self.fs.ls(self.path, detail=False)]
@@ -169,7 +169,7 @@ def save(place: Place, folder: Path, attempt: int, number: int, *, final: bool) 
 
 
 def _own(archive: tarfile.TarFile) -> Callable[[tarfile.TarInfo], tarfile.TarInfo | None]:
-    """What of a folder is copied: files, folders and links, without owners."""
+    """Filter of the archive members of a folder: files, folders and links, without owners."""
 
     def member(found: tarfile.TarInfo) -> tarfile.TarInfo | None:
         # Else the second name of a file is a link in the archive, and of no use.

@@ -1,4 +1,4 @@
-"""What a rank finds in its environment: the names that PyTorch, torchrun and Lightning expect, and ours.
+"""Environment variables of a rank: the names that PyTorch, torchrun and Lightning expect, and those of Themis.
 
 Jobs get a short list of the agent's own environment, and what the operator names (``inherits``). No ``SLURM_*`` name is ever
 passed on: frameworks that find one believe that Slurm started them.
@@ -64,7 +64,7 @@ def rank_env(spec: TaskSpec, number: int, run: str, inherited: Mapping[str, str]
 
 
 def gang_env(address: str, port: int, per_machine: bool) -> dict[str, str]:
-    """What is known once every machine is prepared: where rank 0 listens."""
+    """Variables that are known once every machine is prepared: the address where rank 0 listens."""
     env = {"MASTER_ADDR": address, "MASTER_PORT": str(port)}
     return env | ({"PET_MASTER_ADDR": address, "PET_MASTER_PORT": str(port)} if per_machine else {})
 

@@ -21,18 +21,19 @@ LOOK_S = 5.0
 INIT_NAMESPACE = "pid:[4026531836]"
 """The machine's own PID namespace, in whose numbers NVML reports (the kernel's PROC_PID_INIT_INO)."""
 MOST_PIDS = 16
-"""Of one gang on one GPU that are named."""
+"""Maximum number of process ids that are reported for one gang on one GPU."""
 HELPERS = frozenset({"nvidia-cuda-mps", "nvidia-persiste", "dcgm", "nv-hostengine"})
 """Services of NVIDIA's that work for all jobs on a GPU, by the 15 characters that Linux keeps of a name."""
 
 
 class Foreign:
-    """What NVML says of some GPUs, looked at now and then.
+    """Reads from NVML, periodically, which foreign processes use the GPUs.
 
     Parameters
     ----------
-    devices : UUIDs of the machine's GPUs, by position; without any, nothing is looked at.
-    tasks_of : of some pids, those of this machine's gangs, each with its gang's task; asked only where NVML reports processes.
+    devices : UUIDs of the machine's GPUs, by position; if empty, nothing is read.
+    tasks_of : maps those of the given pids that belong to gangs of this machine to their tasks; called only if NVML
+        reports processes.
     """
 
     def __init__(self, devices: Sequence[str], tasks_of: Callable[[set[int]], Mapping[int, TaskSpec]]) -> None:

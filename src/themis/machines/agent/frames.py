@@ -1,9 +1,9 @@
-"""What a machine and the service send each other over TLS: frames, and the messages about the connection itself.
+"""Protocol between a machine and the service over TLS: frames, and the messages about the connection itself.
 
     machine -> service    Join | Present, then Pong
     service -> machine    Joined, Welcome, Refused, Ping, Certificate, EndAgent
 
-A frame is a byte for its kind, four for its length (big-endian), and so many bytes. ``DATA`` carries what node agent and
+A frame is a byte for its kind, four for its length (big-endian), and the payload. ``DATA`` carries what node agent and
 arbiter send each other (``messages``) and is not read here; ``LOG`` carries what ranks wrote; ``CONTROL`` carries one of the
 messages below as JSON. A connection begins with a message of the machine, and carries one conversation of its agent.
 """
@@ -26,7 +26,7 @@ LONGEST = 1 << 20
 """Bytes of a frame. ``FIRST`` : of a frame of someone who is not known yet."""
 FIRST = 1 << 16
 VERSION = 1
-"""Of these frames and messages."""
+"""Version of these frames and messages."""
 _HEAD = struct.Struct(">cI")
 
 

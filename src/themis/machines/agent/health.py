@@ -1,4 +1,4 @@
-"""What is wrong with this machine: GPUs that are lost or report errors, by NVML, and a disk without room. Such GPUs get no job.
+"""Health of this machine: GPUs that NVML reports as lost or faulty, and a full disk. Sick GPUs get no job.
 
 A GPU is sick while NVML does not find it, while it has uncorrectable ECC errors since the driver was loaded or rows of memory to
 remap at its next reset, and for ``XID_S`` after a critical XID error that a program cannot cause by itself (NVIDIA's guide to XID
@@ -40,12 +40,12 @@ def is_full(free: int, size: int) -> bool:
 
 
 class Health:
-    """What is wrong with a machine.
+    """Health checks of a machine.
 
     Parameters
     ----------
-    root : the agent's folder, whose disk is looked at. ``devices`` : UUIDs of the machine's GPUs, by position, none if virtual.
-    nvml : the module ``pynvml``, or what stands for it in a test.
+    root : the agent's folder; its disk is checked. ``devices`` : UUIDs of the machine's GPUs, empty if virtual.
+    nvml : the module ``pynvml``, or its substitute in a test.
     """
 
     def __init__(self, root: Path, devices: Sequence[str], system: System, nvml: Any = None) -> None:

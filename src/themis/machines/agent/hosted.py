@@ -46,14 +46,14 @@ MODULE = "themis.machines.agent.remote"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What the service asks for.
+    """Request of the service to a machine that it hosts an agent on.
 
     Attributes
     ----------
-    name, gpus, labels : of the machine, as ``joining.Wish`` has them. ``folder`` : FOLDER. ``tasks`` : of its tasks; empty: below
-        ``TASKS``.
+    name, gpus, labels : properties of the machine, as in ``joining.Wish``. ``folder`` : FOLDER. ``tasks`` : folder of
+        its tasks; empty: below ``TASKS``.
     version : digest of the package that the agent is to run. ``owner`` : id of the service.
-    addresses, port, fingerprint : where the service may be reached, best first; its authority's.
+    addresses, port : where the service can be reached, best address first. ``fingerprint`` : that of its authority.
     token : a join token, for ``join``.
     """
 
@@ -87,14 +87,16 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What a machine answers.
+    """Answer of a machine to a request.
 
     Attributes
     ----------
-    joined : as which machine, empty if it did not. ``owner`` : of which service. ``address`` : at which the agent dials it.
-    gpus, gpu_type, gpu_error : that are there, or why none.
-    reach, reach_error : where the service answers from here, or why nowhere.
-    running : process of the agent, 0 for none. ``version`` : that the agent runs. ``boot`` : systemd, or none: who starts it.
+    joined : name of the machine that it joined as, empty if it did not join. ``owner`` : id of its service.
+    address : address at which the agent connects to the service.
+    gpus, gpu_type, gpu_error : number and type of its GPUs, or the reason why it has none.
+    reach, reach_error : address at which the service answers from the machine, or the reason why it does not.
+    running : process id of the agent, 0 for none. ``version`` : version that the agent runs. ``boot`` : systemd | none,
+        the starter of the agent at boot.
     """
 
     joined: str = ""

@@ -1,7 +1,7 @@
-"""What a machine of the fleet knows of itself and of its service: a folder with its certificate, and join tokens.
+"""Identity of a machine of the fleet and of its service: a folder with its certificate, and join tokens.
 
 STATE/machine.json     name, GPUs, address of the service
-STATE/authority.pem    whom it trusts
+STATE/authority.pem    authority that it trusts
 STATE/node.pem         its certificate and key (0600), replaced as a whole
 """
 

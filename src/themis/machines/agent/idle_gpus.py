@@ -14,11 +14,11 @@ LOOK_S = 5.0
 
 
 class Idleness:
-    """What NVML says of the utilisation of some GPUs, looked at now and then.
+    """Reads the utilisation of the GPUs from NVML, periodically.
 
     Parameters
     ----------
-    devices : UUIDs of the machine's GPUs, by position; without any, nothing is measured.
+    devices : UUIDs of the machine's GPUs, by position; if empty, nothing is measured.
     """
 
     def __init__(self, devices: Sequence[str]) -> None:
@@ -34,7 +34,8 @@ class Idleness:
                 self._nvml = pynvml if hasattr(pynvml, "nvmlDeviceGetUtilizationRates") else None
 
     def look(self, tasks: Mapping[str, tuple[int, ...]]) -> list[TaskIdle]:
-        """What to report of the tasks that run, by name with the positions of their GPUs; nothing between two looks."""
+        """Idle times to report for the running tasks (name to positions of their GPUs); empty between two
+        measurements."""
         now = clock()
         if self._nvml is None or now < self._due:
             return []

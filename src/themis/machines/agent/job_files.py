@@ -121,7 +121,8 @@ class Arrivals:
         return None
 
     def found(self, answer: CopyFound) -> None:
-        """What a task begins with, or that it is to be asked again."""
+        """Handle the reply about a checkpoint copy: the copy that the task begins with, or a request to ask again
+        later."""
         if answer.task not in self.waiting or answer.task in self.copies:
             return
         first, _ = self._copy_asked.get(answer.task, (self.system.clock(), 0.0))
@@ -133,7 +134,7 @@ class Arrivals:
             self.notes[answer.task] = answer.note
 
     def question(self) -> Fetch | None:
-        """What to ask the arbiter for now; None while an answer is awaited, and where nothing is missing."""
+        """The next request to the arbiter; None while a reply is awaited, or if nothing is missing."""
         wanted = [name for spec, _ in self.waiting.values() for name in self._missing(spec)]
         if self._bundle not in wanted:
             self._abandon()

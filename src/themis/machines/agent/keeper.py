@@ -44,7 +44,7 @@ else:
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 LEFTOVERS_S = 5.0
-"""What outlives ranks that ended by themselves (a daemon that a script left behind) is asked to end and has this long."""
+"""Seconds that processes which outlive their ranks (a daemon that a script left behind) have to end after SIGTERM."""
 PEERS_S = 10.0
 """For the other ranks when one failed: they often wait for it within a collective, where no signal is handled, so a longer grace
 would only keep the GPUs, and the next attempt, waiting."""
@@ -69,7 +69,8 @@ MEMBERS_S = 1.0
 
 @dataclass(slots=True)
 class RanksStatus:
-    """What the supervisor knows of its ranks; ``codes``: exit codes, a signal as minus its number, None while running."""
+    """State of the ranks in their supervisor; ``codes``: exit codes, a signal as its negative number, None while
+    running."""
 
     phase: str
     codes: list[int | None]
@@ -154,7 +155,7 @@ class Supervisor:
     cell: Cell = field(default_factory=Cell)
     system: System = field(default_factory=System)
     init: int = 0
-    """Of the gang's PID namespace, as long as it lives."""
+    """Process id of the init process of the gang's PID namespace while it lives, else 0."""
     recorded_at: float = 0.0
     setup: Setup | None = None
     """Files and packages, while they are prepared."""
@@ -370,7 +371,8 @@ class Supervisor:
             self._signal(signal.SIGKILL, self.system.children(me))
 
     def _give_up(self, alive: set[int]) -> None:
-        """What SIGKILL does not end hangs in the kernel: the gang has ended but for that, and its GPUs are not free."""
+        """Report processes that SIGKILL does not end (they hang in the kernel): the gang has ended, but its GPUs are
+        not free."""
         left = sorted(alive)
         if self.status.phase != "ended":
             self._conclude()
@@ -604,7 +606,8 @@ class Supervisor:
 
 
 class Absent(Exception):
-    """What the job names is not on this machine, or not for its user: another attempt would find it no more than this one."""
+    """A path that the job names is missing on this machine, or not accessible to its user; another attempt would fail
+    likewise."""
 
 
 def enter(task: dict[str, Any], parent: int) -> None:
@@ -771,7 +774,8 @@ def newest(folder: str) -> tuple[int, int]:
 
 
 def notes(status: RanksStatus, task: dict[str, Any], refused: int = 0) -> Iterator[str]:
-    """What the job's owner should read at the end of its log; ``refused`` : processes that were not started, being too many."""
+    """Sentences for the end of the job's log; ``refused`` : number of processes that did not start because of the
+    process limit."""
     if status.message:
         yield status.message
     if refused:

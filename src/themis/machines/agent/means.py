@@ -1,4 +1,4 @@
-"""What this machine allows for the containment of gangs: found by trying, and made for each gang."""
+"""Means of containing gangs that this machine supports: detected by trial, and set up for each gang."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ class Means:
 
     @property
     def limits(self) -> tuple[str, ...]:
-        """What of a job is limited: memory, cpus, processes, devices (it can open no other GPU than its own)."""
+        """Resources of a job that are limited: memory, cpus, processes, devices (it can open no GPUs other than its
+        own)."""
         found = {"memory": self.memory, "cpus": self.cpu, "processes": self.processes, "devices": self.devices}
         return tuple(name for name, folder in found.items() if folder)
 

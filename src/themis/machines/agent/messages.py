@@ -1,4 +1,4 @@
-"""What the arbiter and a node agent send each other: frozen dataclasses, independent of how they travel.
+"""Messages between the arbiter and a node agent: frozen dataclasses, independent of the transport.
 
     agent -> arbiter    Hello, Renew, TaskState, TaskReport, TaskRuns, TaskIdle, GpusOccupied, Intrusions, DiskUse,
                         Fetch, FindCopy, Upload
@@ -34,7 +34,7 @@ PROTOCOL = 4
 THROUGH_SERVICE = "themis://"
 """The ``checkpoint_url`` of checkpoints that are copied through the service."""
 NEARLY_URL = re.compile(r"[a-z][a-z0-9+.-]{1,30}:/")
-"""What is neither the URL of a place for checkpoints nor likely a folder: a slash is missing."""
+"""Pattern for text that is no checkpoint URL and probably no folder either: a slash is missing."""
 PHASES = ("preparing", "prepared", "running", "stopping", "ended")
 
 
@@ -43,7 +43,7 @@ class ProtocolError(InputError):
 
 
 class Cut(NamedTuple):
-    """Of text that is cut to this limit and made printable, not refused."""
+    """Limit to which text is truncated and made printable; longer text is not refused."""
 
     text: limits.Text
 
@@ -179,7 +179,8 @@ class Renew:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReport:
-    """What rank 0 reported: steps done, steps in its checkpoint, loss, mean seconds per step lately (0: unknown)."""
+    """Progress that rank 0 reported: steps done, steps in its checkpoint, loss, recent mean seconds per step (0:
+    unknown)."""
 
     task: Name
     steps: Done
@@ -206,7 +207,8 @@ class TaskRuns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskIdle:
-    """Of a task's GPUs by NVML: GPU-seconds that they did nothing since the last message; seconds since any of them did."""
+    """Idle time of a task's GPUs by NVML: idle GPU-seconds since the last message; seconds since any of the GPUs was
+    busy."""
 
     task: Name
     gpu_seconds: Annotated[float, limits.GPU_SECONDS]
@@ -251,7 +253,8 @@ class Intrusions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskUse:
-    """Of a task: bytes in the folders that the service made, and how much they and the user's own grew in so many seconds."""
+    """Disk usage of a task: bytes in the folders that the service made, and growth in bytes of these and the user's own
+    folders over ``seconds``."""
 
     task: Name
     bytes: Bytes
@@ -261,7 +264,8 @@ class TaskUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskUse:
-    """Of the disk of an agent's folder: which it is, bytes that are free and all bytes, and what each task that runs has there."""
+    """Usage of the disk that holds the agent's folder: id of the disk, free bytes, total bytes, and usage of each
+    running task."""
 
     disk: Name
     free: Bytes
@@ -278,13 +282,14 @@ class Hello:
     """per_user: jobs run as their submitters' system users | single: all as the agent's own | root: some may run as root."""
     tasks: Annotated[tuple[TaskState, ...], MANY] = ()
     reports: Annotated[tuple[TaskReport, ...], MANY] = ()
-    """What ranks reported so far, to be handled before how they ended; without a pace."""
+    """Last reports of the ranks, without their speed; to be handled before their exit."""
     niceness: Niceness = 0
-    """Of the agent, and so of all that it starts: -20 to 19, above 0 whatever else runs there comes first."""
+    """Niceness of the agent and of all processes that it starts: -20 to 19; above 0, other processes there have
+    priority."""
     containment: Name = ""
-    """Of gangs: cgroup | namespace | none (``machines.agent.cells``)."""
+    """Containment of gangs: cgroup | namespace | none (``machines.agent.cells``)."""
     limits: Names = ()
-    """What of jobs is limited there: memory, cpus, processes, devices (``machines.agent.means``)."""
+    """Resources of jobs that are limited there: memory, cpus, processes, devices (``machines.agent.means``)."""
     occupied: Annotated[tuple[Occupied, ...], MANY] = ()
     intrusions: Annotated[tuple[Intrusion, ...], MANY] = ()
     protocol: Count = 1
@@ -446,7 +451,7 @@ class NodeLeaves:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLies:
-    """What a machine sent is not in the protocol, or not its own to say, and was not passed on."""
+    """A machine sent a message that breaks the protocol or that it may not send; the message was dropped."""
 
     node: Name
     reason: Said
@@ -557,13 +562,13 @@ Read: TypeAlias = Callable[[Any], Any]
 
 @functools.cache
 def _readers(kind: type) -> tuple[tuple[str, Read], ...]:
-    """What reads each field of a dataclass."""
+    """The reader of each field of a dataclass."""
     hints = typing.get_type_hints(kind, include_extras=True)
     return tuple((name, _reader(f"{kind.__name__}.{name}", hint)) for name, hint in hints.items())
 
 
 def _reader(where: str, hint: Any, limit: Any = None) -> Read:
-    """What reads a value of this type; ``limit`` : of ``themis.limits``, or ``Cut``."""
+    """The reader of values of a type; ``limit`` : a limit of ``themis.limits``, or ``Cut``."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         return _reader(where, args[0], args[1])

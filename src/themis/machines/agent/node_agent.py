@@ -509,7 +509,7 @@ def of_machine(error: BaseException) -> bool:
 
 
 def trust(allow_root: bool = False) -> str:
-    """Whose rights jobs have, see ``Hello``."""
+    """Trust level that decides under which account jobs run, see ``Hello``."""
     if os.geteuid() != 0:
         return "single"
     return "root" if allow_root else "per_user"

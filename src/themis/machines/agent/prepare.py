@@ -1,4 +1,5 @@
-"""What is done before a gang's ranks start: its files are unpacked, its packages installed. In a process of the job's user.
+"""Preparation before a gang's ranks start: unpacks its files and installs its packages. It runs in a process of the
+job's user.
 
     ENVIRONMENTS/<key>/        an environment: a venv or a conda prefix, with ``.themis.json`` once it is whole
     ENVIRONMENTS/<key>.lock    held exclusively by who makes it, and by the tools that do, and shared by the supervisors of gangs
@@ -32,7 +33,7 @@ NEW = ".themis-restore"
 """In the checkpoint folder, while it is filled."""
 MOST_DESCRIPTION = 64 << 20
 MOST_MEMBERS, DEEPEST = 200_000, 200
-"""Of files, links and folders of a bundle, and of folders within each other."""
+"""Maximum number of files, links and folders in a bundle, and maximum depth of its folders."""
 MODULES = """
 if ! type module >/dev/null 2>&1; then
   for f in "$MODULESHOME/init/bash" "$LMOD_PKG/init/bash" /etc/profile.d/lmod.sh /etc/profile.d/modules.sh \\
@@ -54,7 +55,7 @@ exec "$@"
 
 
 class Failed(Exception):
-    """What the job needs cannot be prepared; a sentence for its owner."""
+    """A requirement of the job cannot be prepared; the message is a sentence for its owner."""
 
 
 class Damaged(Failed):
@@ -94,7 +95,7 @@ def prepare(setup: Mapping[str, Any], env: Mapping[str, str], archive: int, copy
 
 
 def with_modules(names: Sequence[str]) -> tuple[str, ...]:
-    """What precedes a command so that it runs with these modules loaded."""
+    """Command prefix that loads these modules; empty without modules."""
     return ("bash", "-c", MODULES, "bash", *names, "--") if names else ()
 
 

@@ -64,7 +64,7 @@ class Relay:
         self.claims: list[Claim] = []
         self.joined: tuple[str, ...] = ()
         self.read: dict[Path, tuple[int, int]] = {}
-        """Of each log that is followed: (inode, bytes read)."""
+        """Inode and number of bytes read, for each log that is followed."""
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         not_planted(self.root)
         passable(self.root)
@@ -77,7 +77,7 @@ class Relay:
     # ---- calls; at most one ``receive`` and one ``send`` at a time ------------------------------------------------
 
     def describe(self) -> dict[str, object]:
-        """What the arbiter should know of this machine.
+        """Description of this machine for the arbiter.
 
         Raises
         ------
@@ -109,7 +109,8 @@ class Relay:
             return self.session
 
     def receive(self, session: int, wait_s: float = WAIT_S) -> bytes:
-        """What the agent sent, waiting for it; empty if nothing. Raises ``ChannelClosed`` when the conversation has ended."""
+        """Receive data from the agent, waiting up to ``wait_s`` seconds; empty if none came. Raises ``ChannelClosed``
+        when the connection has ended."""
         self._still_mine()
         agent = self._agent(session, wait_s)
         if agent is None:
@@ -156,7 +157,8 @@ class Relay:
                 os.kill(int((self.root / "agent.lock").read_text()), signal.SIGTERM)
 
     def logs(self) -> list[tuple[str, bool, bytes]]:
-        """What ranks wrote since the last call: (path below the machine's folder, whether the file began again, bytes)."""
+        """Log output of the ranks since the last call: (path below the machine's folder, whether the file was
+        truncated, bytes)."""
         tasks = {path.name for path in (self.root / "tasks").glob("[!.]*")}
         watched = {p for task in tasks for p in (self.root / "logs" / task).glob("rank-*.log")}
         new: list[tuple[str, bool, bytes]] = []

@@ -204,7 +204,7 @@ class Remote:
                         raise (Denied if final else InputError)(reason)
 
     async def _logs(self, relay: Relay, frames: Frames) -> None:
-        """What ranks wrote goes to the service, a moment later."""
+        """Send log output of the ranks to the service, periodically."""
         while True:
             await self._send_logs(relay, frames, rounds=1)
             await asyncio.sleep(LOGS_S)

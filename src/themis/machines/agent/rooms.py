@@ -72,7 +72,8 @@ class Room:
     def written(
         self, spec: TaskSpec, folder: Path, envs: Sequence[Mapping[str, str]], copy: str = ""
     ) -> dict[str, Any]:
-        """What the supervisor reads of it; ``folder`` : the task's. Nothing for a task that needs nothing of it."""
+        """Settings of the task that its supervisor reads; ``folder`` : folder of the task. Empty if the task needs
+        none."""
         out: dict[str, Any] = {}
         url = spec.checkpoint_url if spec.checkpoint_url != THROUGH_SERVICE else ""
         if spec.bundle or spec.packages or spec.modules or url or copy:

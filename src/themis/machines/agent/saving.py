@@ -44,7 +44,8 @@ class _Sending:
 
 @dataclass(slots=True)
 class _Saved:
-    """Of one task: the process that copies, whether it is the final copy, how many there were, and what is on its way."""
+    """Copies of one task: the process that copies, whether it is the final copy, number of copies, and the upload in
+    progress."""
 
     next_at: float
     seen: tuple[int, int] = (0, 0)
@@ -169,7 +170,7 @@ class Saving:
                 self._begin(task, saved, final=False)
 
     def _packed(self, task: Task, saved: _Saved) -> _Sending | None:
-        """What is to be sent of a copy that was packed; None if it is to be made again, or was not final and failed."""
+        """The upload of a packed copy; None if it must be packed again, or if a copy that is not final failed."""
         code, size = "", 0
         with contextlib.suppress(OSError):
             code = (task.folder / f"{checkpoint_copies.PACKED_CODE}-{saved.count}").read_text()

@@ -1,4 +1,4 @@
-"""What agents and supervisors use of their machine's system: its clock, its process table, its locks.
+"""System interface of agents and supervisors: clock, process table, locks.
 
 ``System`` is the one way to them, so that a simulation can put another in its place (``tests/simulation``). Files, pipes and
 FIFOs are used directly: they are the same there.
@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import IO, Any, NoReturn, Protocol
 
 UMASK = 0o022
-"""Of the service, its agents, supervisors and jobs, whatever umask they were started with: other accounts cannot write to their
-files, and users of jobs can reach their own. What others must not read has a mode of its own."""
+"""File mode mask of the service, its agents, supervisors and jobs, whatever umask they were started with: other
+accounts cannot write to their files, and users can read the files of their jobs. Secret files get a mode of their
+own."""
 PORTS = range(20000, 32000)
 """Below what Linux hands out for outgoing connections, so that a port found free stays free."""
 
@@ -68,7 +69,7 @@ class System:
     # ---- the process table ----------------------------------------------------------------------------------------
 
     def getpid(self) -> int:
-        """Of the calling process."""
+        """Process id of the calling process."""
         return os.getpid()
 
     def fork(self, child: Callable[[], NoReturn], files: Sequence[int]) -> int:
@@ -170,7 +171,8 @@ class System:
         return False
 
     def disk(self, path: Path) -> tuple[int, int, int | None]:
-        """Of the disk that a path is on: bytes that are free for ordinary users, all bytes, free inodes (None: not counted)."""
+        """Free bytes for ordinary users, total bytes and free inodes (None: not counted) of the disk that holds a
+        path."""
         found = os.statvfs(path)
         inodes = found.f_favail if found.f_files else None
         return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize, inodes

@@ -40,7 +40,7 @@ TRACKERS = ("mlflow", "wandb")
 """Where scripts record their runs; of each, the id is read."""
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,199}")
 REPORTED = ("steps", "saved", "unsaved", "step_s", "loss", "reached", "epochs", "saved_epochs", "batch")
-"""What of a report is read."""
+"""Keys of a report that are read."""
 
 
 class Task:
@@ -240,7 +240,7 @@ class Task:
                 self.system.kill(pid, signal.SIGKILL)
 
     def supervisor_pid(self) -> int:
-        """Of its supervisor, if that lives; 0 otherwise."""
+        """Process id of the supervisor; 0 if it does not live."""
         with contextlib.suppress(OSError, ValueError):
             if self.alive():
                 return self.process.pid if self.process else int((self.folder / "lock").read_text())
@@ -312,7 +312,8 @@ class Task:
         )
 
     def report(self) -> TaskReport | None:
-        """What rank 0 wrote since the last call, the last of each; the file is the job's, so nothing in it is trusted."""
+        """The latest value of each field that rank 0 reported since the last call; None without a report. The job owns
+        the file, so its content is not trusted."""
         try:
             # The folder is the job's: it may have put a pipe or a link to anywhere in the file's place.
             handle = os.open(self.folder / "reports" / "reports.jsonl", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -39,7 +39,7 @@ class _Round:
     """One measurement of all tasks that is under way."""
 
     walks: list[tuple[str, bool, Iterator[int]]]
-    """Of each folder: its task, whether it is ours, and the bytes of its entries, one after the other."""
+    """For each folder: its task, whether the service owns it, and an iterator over the bytes of its entries."""
     own: dict[str, int]
     all: dict[str, int]
     entries: int = 0
@@ -47,7 +47,7 @@ class _Round:
 
 @dataclass(slots=True)
 class Usage:
-    """What the tasks below a folder have on its disk; ``root`` : the agent's folder."""
+    """Disk usage of the tasks below a folder; ``root`` : the agent's folder."""
 
     root: Path
     system: System
@@ -60,7 +60,7 @@ class Usage:
     hasty: bool = False
 
     def look(self, tasks: Mapping[str, Task], alive: Collection[str]) -> DiskUse | None:
-        """What a round that ends now has found; ``alive`` : the tasks that can write."""
+        """The result of a measurement round that ends now, or None; ``alive`` : the tasks that can write."""
         now = self.system.clock()
         if now >= self.watched_at + WATCH_S:
             self._watch(now)

@@ -202,7 +202,7 @@ class Bridge:
             await actor.send.remote(session, data)
 
     async def _copy_logs(self, name: str, actor: Any) -> None:
-        """What ranks write, a moment later, here."""
+        """Copy log output of the ranks into the mirror folder, periodically."""
         assert self.mirror is not None
         logs = LogCopies(self.mirror / name, self.log_bytes)
         while True:

@@ -54,7 +54,7 @@ class BridgedExecutor(LocalExecutor):
     one_host = False
     bridge_log = "bridge.log"
     mirrored = True
-    """What ranks write is copied to the folder below ``root``."""
+    """The logs of ranks are copied to a folder below ``root``."""
     nobody = "the bridge ended without a word."
     """Why no machine can be reached, where the bridge did not say."""
 
@@ -89,7 +89,7 @@ class BridgedExecutor(LocalExecutor):
         )
         self.bridge: subprocess.Popen[bytes] | None = None
         self.found: dict[str, NodeFound] = {}
-        """What the bridge reported of each machine, whether or not the scheduler knows it yet."""
+        """The report of the bridge on each machine, including machines that the scheduler does not know yet."""
         self.refused = ""
         """Why there is no way to the machines at all."""
         self._started_at = -RESPAWN_S

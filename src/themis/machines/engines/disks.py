@@ -1,9 +1,9 @@
-"""Whose jobs fill the disks of machines: quotas by user, and who is stopped where a disk is nearly full.
+"""Disk protection of machines: quotas by user, and the choice of the job to stop when a disk is nearly full.
 
 Agents report how much their tasks have on the disk, and how fast that grows (``machines.agent.usage``). A user over the
-quota is told, and
-one of their jobs that still writes is stopped after ``GRACE_S``. Where less than the reserve is free, or will be in ``AHEAD_S``,
-the user whose jobs grow fastest loses the fastest of them at once, also within the quota. One that does not write is never stopped.
+quota is notified, and one of their jobs that still writes is stopped after ``GRACE_S``. If less than the reserve is
+free, or will be within ``AHEAD_S``, the fastest-growing job of the user whose jobs grow fastest is stopped immediately,
+even within the quota. A job that does not write is never stopped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ LEAST, LEAST_PART = 1 << 20, 1000
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a user, or the arbiter, is told of a gang. ``stop`` : and it is stopped. An empty ``sentence`` takes a warning back."""
+    """Message about a gang to its user or to the arbiter. ``stop`` : the gang is also stopped. An empty ``sentence``
+    withdraws a warning."""
 
     gang: Gang
     sentence: str
@@ -52,13 +53,13 @@ def limit_of(quota: float, size: int) -> int:
 
 @dataclass(slots=True)
 class Disks:
-    """What agents reported last.
+    """The latest disk reports of the agents, and the rules applied to them.
 
     Attributes
     ----------
-    quota, reserve : ``NodeSettings.user_disk`` and ``disk_reserve``. ``name`` : of a machine.
+    quota, reserve : ``NodeSettings.user_disk`` and ``disk_reserve``. ``name`` : returns the name of a machine.
     one_host : all agents are on one machine, and may share a disk.
-    at_rest : bytes that each user has on the service's own disk besides, and which disk that is; for one host.
+    at_rest : returns the id of the service's own disk, and the bytes that each user has there; for one host.
     """
 
     quota: float

@@ -22,7 +22,7 @@ class _Reason:
     cause: str
     code: int | None
     unsaved: str
-    """What a failed save lost, in words; empty if none failed."""
+    """Sentence on the work that a failed save lost; empty if no save failed."""
     asked: bool
     """The scheduler asked for it, and ranks were signalled for it."""
 

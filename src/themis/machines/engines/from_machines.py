@@ -1,4 +1,4 @@
-"""What machines send is checked here before a bridge passes it on: names and counts, the first line, logs."""
+"""Checks of data from machines before a bridge passes it on: names and counts, the first line, logs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from themis.machines.engines.hosts import TASK
 from themis.machines.engines.members import NotAllowed
 
 MOST_GPUS = 1024
-"""Of one machine that joins."""
+"""Maximum number of GPUs of a machine that joins."""
 STRAYS = 10_000
 """Pieces of logs of tasks that a machine was not given, on one connection; gangs of a journal that was put back write some."""
 LOG = re.compile(rf"logs/{TASK.pattern}/rank-\d{{1,7}}\.log")
 
 
 class Beginning:
-    """What a machine sends, up to the end of its first line, which must be the ``Hello`` of the machine that it is."""
+    """Data from a machine up to the end of its first line, which must be the ``Hello`` of that same machine."""
 
     def __init__(self, name: str) -> None:
         self.name, self.held = name, b""
@@ -30,11 +30,11 @@ class Beginning:
         """Once it came."""
 
     def passed(self, data: bytes) -> bytes:
-        """What of all that came may go on to the arbiter: nothing before the first line is whole.
+        """The data that may be passed on to the arbiter; empty until the first line is complete.
 
         Raises
         ------
-        NotAllowed : the ``Hello`` is another machine's. ProtocolError : it is none.
+        NotAllowed : the ``Hello`` names another machine. ProtocolError : the first line is not a ``Hello``.
         """
         if self.hello is not None:
             return data
@@ -65,11 +65,11 @@ def own_hello(name: str, line: bytes) -> Hello:
 
 
 def checked(join: Join) -> None:
-    """What a caller says of itself is in bounds.
+    """Check that the description in a join request is within bounds.
 
     Raises
     ------
-    NotAllowed : it is not.
+    NotAllowed : a value is out of bounds.
     """
     if not NAME.fullmatch(join.name):
         raise NotAllowed(

@@ -1,4 +1,4 @@
-"""What is known of one machine, of one gang, and of the gang's ranks on one machine."""
+"""State of a machine, of a gang, and of the gang's ranks on one machine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Node:
     ends_at: Seconds = math.inf
     """When it is taken away; graces end there."""
     niceness: int = 0
-    """Of its agent, and so of jobs."""
+    """Niceness of its agent, and thus of jobs."""
     trust: str = ""
     """As its agent reported (``machines.agent.messages.Hello``)."""
     containment: str = ""
@@ -114,7 +114,7 @@ class Gang:
 
     @property
     def goal(self) -> Goal:
-        """What its machines should bring about."""
+        """The goal for the agents of its machines."""
         return self.state.goal
 
     @property
@@ -124,11 +124,11 @@ class Gang:
 
     @property
     def part_states(self) -> list[TaskState]:
-        """What the machines reported last of its parts."""
+        """The last reported state of each of its parts."""
         return [part.state for part in self.parts.values() if part.state is not None]
 
     def progress(self, report: TaskReport) -> tuple[float, float]:
-        """What is done, and what is saved, as the job counts it: a dynamic one in epochs."""
+        """Progress done and progress saved, in the unit of the job: epochs for a dynamic job, else steps."""
         return (report.epochs, report.saved_epochs) if self.job.dynamic else (report.steps, report.saved)
 
     @property
@@ -174,7 +174,7 @@ def went_wrong(state: TaskState) -> bool:
 
 
 def could_not_save(report: TaskReport | None) -> str:
-    """What a preempted job lost because its save failed, in words; empty if it reported no such failure."""
+    """Sentence on the work that a preempted job lost because its save failed; empty if it reported no such failure."""
     if report is None or report.unsaved <= report.saved:
         return ""
     lost = report.unsaved - report.saved
@@ -185,7 +185,8 @@ def could_not_save(report: TaskReport | None) -> str:
 
 
 def lost_work(asked: bool, gang: Gang, states: Sequence[TaskState]) -> str:
-    """What a preempted job lost because it wrote no checkpoint, in words; empty if it wrote one or never ran."""
+    """Sentence on the work that a preempted job lost because it wrote no checkpoint; empty if it wrote one or never
+    ran."""
     seconds = max((state.seconds for state in states), default=0.0)
     if not asked or not seconds or any(state.saved for state in states):
         return ""

@@ -16,7 +16,7 @@ from themis.errors import InvariantBroken
 
 
 class Goal(StrEnum):
-    """What the agents of a gang's machines should bring about."""
+    """Goal of a gang for the agents of its machines."""
 
     PREPARE = "prepare"
     RUN = "run"
@@ -46,7 +46,7 @@ class GangState(StrEnum):
 
     @property
     def goal(self) -> Goal:
-        """What its machines should bring about."""
+        """The goal for the agents of its machines."""
         return _GOALS.get(self, Goal.STOP)
 
     @property
@@ -59,7 +59,7 @@ _GOALS = {GangState.PREPARING: Goal.PREPARE, GangState.LAUNCHING: Goal.RUN, Gang
 
 
 class GangEvent(StrEnum):
-    """What happens to a gang."""
+    """Event in the life cycle of a gang."""
 
     ALL_PREPARED = "all prepared"
     """All ranks wait at the barrier, or some run already (a gang that was adopted)."""
@@ -123,11 +123,11 @@ def _table() -> Mapping[tuple[GangState, GangEvent], Transition]:
 
 
 TRANSITIONS = _table()
-"""What follows in a state from an event; a pair that is not here cannot happen."""
+"""Transition by state and event; a pair that is missing here cannot happen."""
 
 
 def transition(state: GangState, event: GangEvent) -> Transition:
-    """What follows.
+    """The transition for an event in a state.
 
     Raises
     ------
@@ -140,7 +140,7 @@ def transition(state: GangState, event: GangEvent) -> Transition:
 
 
 class PartState(StrEnum):
-    """What is known of a gang's ranks on one machine; the values are the phases of ``machines.agent.messages.TaskState``."""
+    """State of a gang's ranks on one machine; the values are the phases of ``machines.agent.messages.TaskState``."""
 
     UNREPORTED = ""
     PREPARING = "preparing"

@@ -112,7 +112,7 @@ class Gangs:
         self.hosts = list(hosts)
         self.nodes = [Node(host=host, lease_until=now + self.first_lease_s) for host in hosts]
         self.places = [(n, i) for n, host in enumerate(hosts) for i in range(host.machine.gpus)]
-        """Of each GPU: its machine, and its position there. GPUs that left keep their places, and have them when they are back."""
+        """Machine and position of each GPU. GPUs that left keep their entries, and use them again when they return."""
         self.jobs: dict[int, tuple[App, int]] = {}
         self.saved: dict[int, float] = {}
         """Steps in each job's checkpoint."""
@@ -177,9 +177,10 @@ class Gangs:
         return self._done()
 
     def reject(self, machine: int, reason: str, now: Seconds) -> list[Out]:
-        """What a machine sent is not accepted: it is out of service, and its gangs end as those of a machine that is silent.
+        """Take a machine that sent invalid data out of service; its gangs end as those of a silent machine do.
 
-        Nothing more of it is read for ``BAR_S``, twice as long each time; after ``REJECTIONS`` not until it is pardoned.
+        Its data is not read for ``BAR_S`` seconds, twice as long after each rejection; after ``REJECTIONS`` rejections not
+        until an administrator pardons it.
         """
         self.now, node = now, self.nodes[machine]
         node.rejections = node.rejections + 1 if now < node.rejected_at + FORGET_S else 1
@@ -517,7 +518,7 @@ class Gangs:
     # ---- time -----------------------------------------------------------------------------------------------------
 
     def tick(self, now: Seconds) -> list[Out]:
-        """What has become due: leases of machines that lapsed, gangs that did not get ready."""
+        """Handle what is due: expired leases of machines, and gangs that did not get ready in time."""
         self.now = now
         for n, node in enumerate(self.nodes):
             if now >= node.lease_until and not node.failed:

@@ -145,7 +145,7 @@ class Gateway:
         return asyncio.StreamReaderProtocol(asyncio.StreamReader(), self._called)
 
     async def _obey(self, reader: asyncio.StreamReader) -> None:
-        """What the arbiter asks for."""
+        """Execute the requests of the arbiter."""
         while line := await reader.readline():
             match decode(json.loads(line)):
                 case EndNodes():

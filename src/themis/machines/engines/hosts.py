@@ -92,7 +92,7 @@ TASK = re.compile(r"job(\d{1,18})-attempt(\d{1,9})")
 
 
 def task_name(job: int, attempt: int) -> str:
-    """Of an attempt's ranks, the same on each of its machines."""
+    """Name of an attempt's task, the same on each of its machines."""
     return f"job{job}-attempt{attempt}"
 
 

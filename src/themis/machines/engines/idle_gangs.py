@@ -16,12 +16,12 @@ SLOW = 3.0
 
 @dataclass(slots=True)
 class IdleGang:
-    """What is known of one gang.
+    """Idle time of one gang.
 
     Attributes
     ----------
-    added : GPU-seconds since the last ``GangIdle``. ``by_machine`` : how long each machine's GPUs did nothing, by NVML.
-    moved_at : when its steps rose last; not a number before it reported any.
+    added : GPU-seconds since the last ``GangIdle``. ``by_machine`` : idle seconds of each machine's GPUs, by NVML.
+    moved_at : time at which its steps last increased; NaN before its first report.
     """
 
     added: GpuSeconds = 0.0
@@ -45,7 +45,8 @@ class IdleGang:
             self.steps, self.moved_at = report.steps, now
 
     def look(self, grant: Grant, now: Seconds, *, after_s: Seconds, every_s: Seconds) -> GangIdle | None:
-        """What to report, at most each ``every_s``; ``after_s`` : a job without a report of new steps for so long is idle."""
+        """The idle time to report, at most once per ``every_s`` seconds; ``after_s`` : seconds without new steps after
+        which a job counts as idle."""
         if self.by_machine:
             by, idle_s = "nvml", min(self.by_machine.values())
         elif math.isnan(self.moved_at):

@@ -137,7 +137,8 @@ class LocalExecutor(Executor):
         self._unidentified: list[ServedChannel] = []
         """Connected, not yet introduced."""
         self._barred: dict[int, ServedChannel] = {}
-        """Of machines of which nothing is read for a while; one that is closed at once would be there again at once."""
+        """Channels of machines that are barred for a while. They stay open because a machine would reconnect
+        immediately after a close."""
         self._control: ServedChannel | None = None
         """A bridge's own connection, where machines are an engine's."""
         self._patience: dict[int, tuple[float, float]] = {}
@@ -225,12 +226,13 @@ class LocalExecutor(Executor):
         user_for(user, allow_root=self.allow_root)
 
     def niceness(self, machine: int) -> int:
-        """Of jobs on this machine, as its agent reported last."""
+        """Niceness of jobs on this machine, as its agent last reported it."""
         # A machine of an engine is known to the core a moment before it is here.
         return self.gangs.nodes[machine].niceness if machine < len(self.gangs.nodes) else 0
 
     def trust(self, machine: int) -> str:
-        """Whose rights jobs on this machine have, as its agent reported last; empty before."""
+        """Trust level of this machine (which account jobs run as), as its agent last reported it; empty before the
+        first report."""
         return self.gangs.nodes[machine].trust if machine < len(self.gangs.nodes) else ""
 
     def containment_of(self, machine: int) -> tuple[str, tuple[str, ...]]:
@@ -379,7 +381,7 @@ class LocalExecutor(Executor):
         self._handle_messages(n, messages)
 
     def _obey(self, messages: list[Message] | None) -> None:
-        """What a bridge reports of its engine's machines; there is none here."""
+        """Handle the messages of a bridge; without a bridge, close its connection."""
         if self._control is not None:
             self._control.close()
         self._control = None
@@ -401,7 +403,7 @@ class LocalExecutor(Executor):
             return None
 
     def _reject(self, channel: ServedChannel, reason: str) -> None:
-        """What a machine sent ends here: with its connection, and its time in service."""
+        """Reject invalid data: close the connection that it came from, and take its machine out of service."""
         n = next((n for n, c in self._channels.items() if c is channel), None)
         if n is not None:
             self._shut_out(n, reason)
@@ -451,7 +453,7 @@ class LocalExecutor(Executor):
             self._carry_out(self._taken_in(n, message))
 
     def _taken_in(self, n: int, message: Message) -> list[Out]:
-        """What follows from a machine's message; one that cannot be handled ends at its machine."""
+        """Handle a machine's message and return the results; an error in handling affects only that machine."""
         try:
             return self.gangs.handle_message(n, message, self.clock())
         except ProtocolError:

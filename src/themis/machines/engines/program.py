@@ -1,4 +1,4 @@
-"""What a job is in real life: a program, and how its attempts end."""
+"""Real jobs: their programs, and how their attempts end."""
 
 from __future__ import annotations
 
@@ -276,16 +276,16 @@ class DiskWarning:
 
 
 Note = AttemptEnded | Measurement | GangIdle | GangIntrudes | RunReported | MachineRejected | DiskWarning
-"""What the arbiter hears of gangs that is no event."""
+"""Notes about gangs to the arbiter that are not events."""
 
 
 def ending_of(*, asked: bool, cause: str, code: int | None) -> Ending:
-    """What an attempt's end means.
+    """The ending of an attempt.
 
     Parameters
     ----------
-    asked : the scheduler had asked for its end, and ranks were signalled for it; then no exit code matters.
-    cause : what its machine reported. ``code`` : the first exit code that was not 0, None if there was none.
+    asked : the scheduler requested the end and ranks were signalled for it; exit codes are then ignored.
+    cause : cause that its machine reported. ``code`` : the first exit code that was not 0, None if there was none.
     """
     if asked:
         return Ending.STOPPED

@@ -1,4 +1,4 @@
-"""What a report of a running gang means: a measurement of its speed, and its progress for the core."""
+"""Translation of the report of a running gang into a measurement of its speed and its progress for the core."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Ray runs on each node: the relay, in a worker that is no nicer than the raylet where that can be helped."""
+"""Relay that Ray runs on each node, in a worker that is no nicer than the raylet where possible."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Before:
 
 
 def before(root: Path) -> Before:
-    """What is kept of it; of a file that is damaged, nothing."""
+    """The state that an earlier run saved; the default if there is none or the file is damaged."""
     try:
         found = Before(**json.loads(_file(root).read_text()))
         since = found.starting_since
