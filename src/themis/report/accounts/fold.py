@@ -80,8 +80,8 @@ class Accounts:
         self.users[len(self.users)] = event.app.user
 
     def _granted(self, time: Seconds, grant: Grant) -> None:
-        lease = self.leases.grant(time, grant)
-        lease.account, lease.price = self.account(grant.app, lease.gpu_type), self.price(lease.gpu_type)
+        kind, lease = self.leases.machines.gpu_type(grant.gpus[0]), self.leases.grant(time, grant)
+        lease.account, lease.price = self.account(grant.app, kind), self.price(kind)
         lease.booked = time
         self.sink.save(lease)
 

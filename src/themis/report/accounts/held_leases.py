@@ -123,8 +123,13 @@ class MachineGpus:
         self.gpus[n], self.most[n] = gpus, max(gpus, self.most[n])
 
     def gpu_type(self, gpu: int) -> str:
-        """The type of a GPU, ``UNKNOWN`` where no record of its machine was taken in."""
-        return self.gpu_types[self.machine_of[gpu]] if gpu < len(self.machine_of) else UNKNOWN
+        """The type of a GPU.
+
+        Raises
+        ------
+        IndexError : no record of its machine was taken in.
+        """
+        return self.gpu_types[self.machine_of[gpu]]
 
 
 @dataclass(slots=True)
@@ -149,7 +154,8 @@ class LeaseFold(Generic[AnyLease]):
         return self.machines.add(event)
 
     def grant(self, time: Seconds, grant: Grant) -> AnyLease:
-        """A lease begins."""
+        """A lease begins; its type is ``UNKNOWN`` where the log is cut and lacks the machine."""
+        known = grant.gpus[0] < len(self.machines.machine_of)
         self.held[grant.job] = lease = self.make(
             app=grant.app,
             job=grant.job,
@@ -158,7 +164,7 @@ class LeaseFold(Generic[AnyLease]):
             since=time,
             gpu_ids=grant.gpus,
             seat=grant.seat,
-            gpu_type=self.machines.gpu_type(grant.gpus[0]),
+            gpu_type=self.machines.gpu_type(grant.gpus[0]) if known else UNKNOWN,
             score=grant.score,
             locality=grant.locality,
         )
