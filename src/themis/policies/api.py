@@ -1,8 +1,8 @@
-"""What a policy is: a pure function of the snapshot, with its parameters as a frozen dataclass.
+"""Interface of policies: a pure function of the snapshot, with its parameters as a frozen dataclass.
 
-Adding one is a file in this folder, a line in ``builtin.py``, and a row in ``docs/which-policy.md`` (CONTRIBUTING.md says how).
-Other packages add theirs by an entry point of the group ``themis.policies``. Nothing outside a policy's file may branch on its
-name.
+Adding one takes a file in this folder, a line in ``builtin.py``, and a row in ``docs/which-policy.md`` (see
+CONTRIBUTING.md). Other packages add theirs by an entry point of the group ``themis.policies``. Nothing outside a
+policy's file may branch on its name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from themis.policies.builtin import BUILT_IN
 
 
 class Granularity(StrEnum):
-    """Whom a policy shares between."""
+    """Unit between which a policy shares."""
 
     APP = "app"
     JOB = "job"

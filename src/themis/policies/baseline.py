@@ -1,8 +1,8 @@
-"""What the Themis paper's baselines have in common: who their clients are, and whether they place gangs (decision 30).
+"""Options common to the Themis paper's baselines: who their clients are, and whether they place gangs (decision 30).
 
-By default a baseline shares between apps and packs gangs as Themis does, so that a comparison shows its order alone. As its
-authors built it, a scheduler knows jobs and no apps (``clients=jobs``): of an app with hundred jobs each is a client of
-its own. Those that count GPUs and know no machines take them anywhere (``placement=blind``).
+By default a baseline shares between apps and packs gangs as Themis does, so that a comparison shows its order alone. As
+originally built, these schedulers know jobs and no apps (``clients=jobs``): each of an app's hundred jobs is a client
+of its own. Those that count GPUs and know no machines take GPUs anywhere (``placement=blind``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from themis.policies.placement.blind import Placing
 
 
 class Clients(StrEnum):
-    """Whom a baseline shares GPUs between: ``apps``, or each of their ``jobs`` on its own."""
+    """Clients between which a baseline shares GPUs: ``apps``, or each of their ``jobs`` on its own."""
 
     APPS = "apps"
     JOBS = "jobs"

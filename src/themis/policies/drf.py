@@ -98,7 +98,7 @@ def _fill(s: Snapshot, queue: Int, left: int) -> tuple[list[tuple[int, list[int]
 
 
 Key = tuple[float, float, float, float, float, int]
-"""What decides who is next: its key of ``Turns``, arrival, app row."""
+"""Sort key of the next app: its key of ``Turns``, arrival, app row."""
 
 
 class _Queue:

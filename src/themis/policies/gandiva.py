@@ -38,7 +38,7 @@ class Gandiva(Baseline):
 
 
 _Bid = tuple[tuple[float, int, Key, float, int], tuple[Counts, Locality]]
-"""What it is sorted by, the app row last, and the best place for the gang."""
+"""Sort key, which ends with the app row, and the best place for the gang."""
 
 _Kind = tuple[int, int, tuple[int, ...]]
 """(gang, model, smallest gang on each type): what a gang's best place depends on; apps differ in few of them."""
@@ -62,9 +62,9 @@ class _Greedy:
         self.next = dict(zip(self.heads.tolist(), _next_gangs(snapshot, self.heads)))
         keys = [] if snapshot.weighted else self.turns.keys(self.heads, snapshot.app_held[self.heads]).tolist()
         self.turn: dict[int, Key] = {a: tuple(key) for a, key in zip(self.heads.tolist(), keys)}
-        """Of apps that were given nothing, where the turn of one does not depend on the others."""
+        """Turn keys of apps that were allocated nothing, where the turn of one does not depend on the others."""
         self.demand: dict[int, Demand] = {}
-        """Of apps that were given something."""
+        """Demand of apps that were allocated something."""
         self.held: list[float] = snapshot.app_held.astype(float).tolist()
         self.arrival: list[float] = snapshot.app_arrival.tolist()
         self.config: list[int] = snapshot.job_config[snapshot.job_ptr[:-1]].tolist()

@@ -1,4 +1,4 @@
-"""What policies that plan rounds have in common: a snapshot's view of the next rounds, and a plan laid out in it."""
+"""Parts common to policies that plan rounds: a snapshot's view of the next rounds, and a plan laid out in it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def solved(
 
 
 def _method(counts: Counts, effort: Effort) -> str:
-    """Of the proof: whoever reads it learns of a plan that is not known to be as good as was asked for."""
+    """Method shown in the proof; it says if the plan's gap is wider than was asked for."""
     if not counts.contested:
         return f"{UNCONTESTED}: every job gets all the rounds that it can use"
     if counts.gap <= effort.gap + 1e-9:
@@ -81,11 +81,11 @@ def _method(counts: Counts, effort: Effort) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What the plan reads of a snapshot, for the jobs that fit.
+    """Columns of a snapshot that the plan reads, for the jobs that fit.
 
-    ``start_s`` : seconds that a job's start takes, 0 for those that run. ``started`` : seconds that those who hold GPUs
-    train before the next round begins at ``begin``.
-    ``weight`` : its app's. ``allowance`` : how much longer than a job of mean weight it may take (``shares.allowances``).
+    ``start_s`` : seconds that a job's start takes, 0 for running jobs. ``started`` : seconds that jobs which hold GPUs
+    train before the next round begins at ``begin``. ``weight`` : its app's. ``allowance`` : how much longer than a job
+    of mean weight it may take (``shares.allowances``).
     """
 
     ahead: Ahead
@@ -122,7 +122,7 @@ class View:
 
     @classmethod
     def of(cls, s: Snapshot, round_s: Seconds) -> View:
-        """Of the jobs whose gangs fit the GPUs in service."""
+        """View of the jobs whose gangs fit the GPUs in service."""
         size = most_gpus(s)
         rows = np.flatnonzero((size > 0) & (size <= s.machine_gpus.sum()))
         gpus, forecast = size[rows], s.need("ahead")

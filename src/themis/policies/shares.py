@@ -1,8 +1,9 @@
-"""What Gavel's policies have in common: a snapshot becomes an allocation problem, its shares become the answer.
+"""Translation common to Gavel's policies: a snapshot becomes an allocation problem, its shares become the answer.
 
 Jobs share, each with its app's weight, as gangs of the most GPUs that one type can hold. Work and rates are counted in
-reference GPUs, so "steps" of different models compare. A type's rate is that of the narrowest placement which its
-machines allow a gang of that size; where not all gangs can have that, spread placement is a type of its own (``virtual``).
+reference GPUs, so that "steps" of different models compare. A type's rate is that of the narrowest placement which its
+machines allow for a gang of that size; where not all gangs can have that, spread placement is a type of its own
+(``virtual``).
 """
 
 from __future__ import annotations

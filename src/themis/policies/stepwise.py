@@ -20,7 +20,7 @@ from themis.policies.placement.grants import Allocator, Demand, demand_of, lease
 from themis.policies.placement.packing import narrowest
 
 Value = Callable[[int, Sequence[float]], float]
-"""What an app (row) makes of gangs of these worths, one for each of its waiting jobs in the order of start."""
+"""Value to an app (row) of gangs of these speeds, one for each of its waiting jobs in the order of start."""
 
 DECIMALS = 12
 """Gains that differ less are ties: the order must not hang on the last bit of a logarithm."""
@@ -83,7 +83,7 @@ def start_order(s: Snapshot, a: int) -> Int:
 
 @dataclass(frozen=True, slots=True)
 class _Worths:
-    """What gangs cut from the offer are worth, in reference GPUs; ``blind``: as if each were on one machine."""
+    """Speed of gangs cut from the offer, in reference GPUs; ``blind``: as if each were on one machine."""
 
     snapshot: Snapshot
     blind: bool = False

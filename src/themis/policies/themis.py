@@ -43,7 +43,7 @@ from themis.policies.tuning.bid_rows import ExclusiveRow
 
 
 class Waiting(StrEnum):
-    """What an app without GPUs is worth to itself (open point of the specification)."""
+    """Value of an app without GPUs to itself (open point of the specification)."""
 
     SHARE = "share"
     UNBOUNDED = "unbounded"
@@ -176,7 +176,9 @@ class _Round:
         return np.zeros(0, dtype=np.int64) if reported is None else self.s.app_id[~np.isnan(reported)]
 
     def _pay_out(self, b: int, seats: list[tuple[int, int]], wanted: dict[int, int], kept_share: float) -> None:
-        """What the winner keeps of its gangs, {size: count}, and for how long; ``seats`` : (machine, GPUs) that it won."""
+        """Grant the winner the gangs that it keeps of ``wanted``, {size: count}, and return the rest; ``seats`` :
+        (machine, GPUs) won.
+        """
         a = int(self.bidders[b])
         counts = np.array(list(wanted.values()), dtype=np.int64)
         rng = self.rng if self.policy.payment in DRAWN else None

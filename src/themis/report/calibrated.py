@@ -45,7 +45,7 @@ NEAR = 0.5
 """Distance of two bases on the logarithmic axis at which a ratio counts 1/e; never less than ``LEAST_NEAR``."""
 LEAST_NEAR = 0.1
 STEP = 0.03
-"""Of a level: gamma of Gibbs and Candes."""
+"""Step size of a level: gamma of Gibbs and Candes."""
 LEVELS = (-0.5, 0.5)
 """A level stays between these: at 0.5 an end is the median."""
 BEYOND = 4.0
@@ -73,7 +73,7 @@ class _Open:
 
 @dataclass(slots=True)
 class _Kind:
-    """What is known of one kind: ratios and the logarithms of their bases, oldest first, open forecasts, and both ends' levels."""
+    """State of one kind: ratios and the logarithms of their bases, oldest first, open forecasts, both ends' levels."""
 
     ratios: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     bases: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))

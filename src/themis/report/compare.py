@@ -79,14 +79,14 @@ def _cell(name: str, runs: Sequence[RunMetrics]) -> Interval:
 
 
 def _of_apps(run: RunMetrics, field: str) -> Float:
-    """What a percentile is over: all who waited, but only the completed for the rest."""
+    """Finite values that percentiles are computed over: all apps for waits, completed apps for other fields."""
     x = np.array([getattr(app, field) for app in (run.apps if field == "wait" else run.completed)], dtype=np.float64)
     known: Float = x[np.isfinite(x)]
     return known
 
 
 def _best(means: Sequence[float], column: ComparisonColumn) -> list[bool]:
-    """What reads as the best number, unless all read alike."""
+    """Mask of the policies whose displayed number is the best; all False if all displayed numbers are equal."""
     shown = [math.nan if math.isnan(mean) else float(column.text(mean).replace(",", "")) for mean in means]
     numbers = [v for v in shown if not math.isnan(v)]
     if not column.better or len(set(numbers)) < 2:

@@ -81,7 +81,7 @@ def tables(rows: Sequence[ComparisonRow], shown: Sequence[int], difference: Pair
 
 
 def notes(rows: Sequence[ComparisonRow], difference: Paired | None) -> str:
-    """What the tables show, below them."""
+    """Notes below the comparison tables."""
     runs = [run for row in rows for run in row.runs]
     seeds = sorted({len(row.runs) for row in rows})
     lines = [

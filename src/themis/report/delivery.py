@@ -1,9 +1,10 @@
-"""What each app was entitled to, from the log alone, and why it received more or less: decision 23.
+"""GPU time that each app was entitled to, from the log alone, and why it received more or less: decision 23.
 
-Entitled, in GPU-seconds: under time shares gang x share x time; under round plans the planned rounds; under every other policy
-the equal share of the GPUs in service by weight, between the unit of fairness in force, water-filled under what each app can use.
-A job that ended or waits for the others of its rung is entitled to nothing more. Received is what was useful of the leases:
-trained, kept, and counted at the speed of the placement. Nothing here asks which policy ran: only which kind of answer it gave.
+Entitled, in GPU-seconds: under time shares gang x share x time; under round plans the planned rounds; under every other
+policy the equal share of the GPUs in service by weight, between the unit of fairness in force, water-filled up to what
+each app can use. A job that ended or waits for the others of its rung is entitled to nothing more. Received is the
+useful part of the leases: trained, kept, and counted at the speed of the placement. The fold does not depend on the
+policy, only on the kind of answer that it gave.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Missing:
 
 @dataclass(slots=True)
 class Used:
-    """What became of an app's leases so far, GPU-seconds."""
+    """Use of an app's leases so far, GPU-seconds."""
 
     received: GpuSeconds = 0.0
     slower: GpuSeconds = 0.0
@@ -111,7 +112,7 @@ class Delivery:
         self.app_of: list[int] = []
         self.weight: list[float] = []
         self.own: list[float] = []
-        """Of each app, without its user's and group's."""
+        """Weight of each app, without its user's and group's."""
         self.user: list[int] = []
         self.users: dict[str, int] = {}
         self.between, self.groups = "apps", dict[str, tuple[str, float]]()
@@ -264,7 +265,7 @@ class Delivery:
         return self.parts
 
     def _close(self, time: Seconds) -> None:
-        """What is in force is added up to now and goes on from there."""
+        """Credit what is in force up to ``time`` and continue from there."""
         if self.promise is not None:
             self._credit(self.due, self.declined, self.promise, time)
             self.promise.since = max(self.promise.since, time)

@@ -83,7 +83,7 @@ class Step:
 
     @property
     def outcome(self) -> tuple[object, ...]:
-        """What makes two steps alike for a reader."""
+        """Key by which two steps look alike to a reader."""
         if not self.auction:
             return (
                 self.round < 0,
@@ -129,15 +129,19 @@ class Explanation:
     rho_paper: float
     rho_exact: float
     reference: Seconds
-    """What it takes on its own share of the cluster from its arrival on (``rho_reference``); NaN of a compacted log."""
+    """Duration of the app on its own share of the cluster from arrival (``rho_reference``); NaN of a compacted log."""
     lent: GpuSeconds
-    """What it would have received on its own share by now, less what it received: below 0 it borrowed; NaN of a compacted log."""
+    """GPU time that it would have received on its own share by now, minus what it received; < 0: it borrowed; NaN of a
+    compacted log.
+    """
     stretch: Seconds
     """By how much it ends later than on its own share whatever is done, as the last decision knew; 0 where that can be kept."""
     steps: tuple[Step, ...]
     loans: tuple[tuple[str, GpuSeconds], ...] = ()
-    """Of an active app that lent, the apps that have had more than on their own share by now, and what of its loan each has; of one
-    that borrowed, those that have had less. The largest first, at most ``LOANS``."""
+    """Largest loans, at most ``LOANS``, the largest first. For an active app that lent: the apps that have had more
+    than on their own share by now, and the part of its loan that each has. For one that borrowed: the apps that have
+    had less.
+    """
     started: Seconds = math.nan
     """When its first job got its first GPUs."""
     entitled: GpuSeconds = math.nan
@@ -147,7 +151,7 @@ class Explanation:
     missing: Missing = field(default_factory=Missing)
     """The difference by cause."""
     time: Seconds = math.nan
-    """Of the log's last record."""
+    """Time of the log's last record."""
     expected: ExpectedTimes = field(default_factory=ExpectedTimes)
     """As of then, by the run's own past: when the app starts and ends, with 80 % intervals."""
 
@@ -205,9 +209,9 @@ class _Reader:
     started: Seconds = math.nan
     stretch: Seconds = 0.0
     plans: Plans = field(default_factory=Plans)
-    """Of all apps: what was off by how much tells the intervals."""
+    """Plans of all apps: past forecast errors give the intervals."""
     followed: Followed = field(default_factory=Followed)
-    """Of all apps, under any policy."""
+    """State followed over all apps, under any policy."""
     round: int = -1
     auctions: bool = False
     gpus: dict[int, int] = field(default_factory=dict)
@@ -217,7 +221,7 @@ class _Reader:
     away: str = ""
     """Why the revocations that follow say ``failed``: their machine left service. Empty: their job failed."""
     fold: Fold = field(default_factory=Fold)
-    """What all apps were entitled to and received."""
+    """GPU time that all apps were entitled to and received."""
     whole: bool = True
     """Whether the log has all of its records; of a compacted one nobody can say who received what."""
 
@@ -328,7 +332,7 @@ class _Reader:
                 now["note"] = command.outcome
 
     def _at(self, time: Seconds) -> None:
-        """What follows belongs to this instant's step; a new one begins if there is none."""
+        """Begin a step at this instant if none is open; later records are part of it."""
         if self.now.get("time") != time:
             self._flush()
             self.now = {"time": time}

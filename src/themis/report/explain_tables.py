@@ -101,7 +101,7 @@ def _auction_cells(group: Sequence[Step]) -> list[Text | str]:
 
 
 def _leases(group: Sequence[Step]) -> Text:
-    """What happened to the app's leases, in a few words."""
+    """Changes of the app's leases, in a few words."""
     s, words = group[0], []
     if s.note:
         words.append(Text(s.note, style="bold"))
@@ -143,7 +143,7 @@ def _title(story: Explanation) -> str:
 
 
 def _reference(story: Explanation) -> str:
-    """What the app would take on its own share of the cluster."""
+    """Sentence on the time that the app would take on its own share of the cluster."""
     if not math.isfinite(story.reference):
         return ""
     would = "would have taken" if story.jct == story.jct else "would end"
@@ -152,7 +152,7 @@ def _reference(story: Explanation) -> str:
 
 
 def _lent(story: Explanation) -> str:
-    """What an active app has lent or borrowed of the shares, and whether it can still end as early as on its own."""
+    """Sentence on the GPU time that an active app lent or borrowed, and whether it can still end as on its own share."""
     if story.jct == story.jct or not math.isfinite(story.lent):
         return ""
     hours, text = abs(story.lent) / 3600, ""

@@ -1,4 +1,4 @@
-"""What a comparison found, in one plain sentence: a report begins with it."""
+"""Main finding of a comparison in one plain sentence, with which a report begins."""
 
 from __future__ import annotations
 

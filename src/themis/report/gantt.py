@@ -1,4 +1,4 @@
-"""Who had which GPU when: a row a GPU, a colour an app. Very many leases become an image of bounded size."""
+"""Gantt chart of GPUs: one row per GPU, one colour per app. Very many leases become an image of bounded size."""
 
 from __future__ import annotations
 

@@ -268,7 +268,7 @@ class _Group:
     left_out: int
     rows: list[list[tuple[str, Any]]]
     lights: list[str]
-    """What each row lights in figures; empty where nothing."""
+    """Figure elements that each row highlights; empty where none."""
 
 
 def _apps(label: str, run: RunMetrics, columns: Sequence[RowField], of: int) -> _Group:

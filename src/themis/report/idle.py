@@ -27,7 +27,7 @@ WAITING, RUNNING, ENDED = range(3)
 
 
 class Want(NamedTuple):
-    """What a waiting job asks for: fewest GPUs, of which types (none named: any), for which user."""
+    """Request of a waiting job: fewest GPUs, their types (empty: any), and the user."""
 
     gpus: int
     gpu_types: tuple[str, ...]
@@ -100,7 +100,7 @@ class IdleFold:
     machines: list[_Machine] = field(default_factory=list)
     gpu_machine: list[int] = field(default_factory=list)
     place: list[int] = field(default_factory=list)
-    """Of each GPU on its machine."""
+    """Place of each GPU on its machine."""
     load: list[int] = field(default_factory=list)
     """Gangs on each GPU whose processes have not ended."""
     service: int = 0
@@ -129,7 +129,7 @@ class IdleFold:
     __call__ = add
 
     def result(self) -> IdleTime:
-        """What the records so far come to."""
+        """Idle time up to the last record."""
         capacity, idle, fitting = self.sums
         return IdleTime(
             capacity=capacity,

@@ -1,6 +1,6 @@
-"""What ``metrics.Fold`` writes down while it reads a log: apps and jobs, leases that are over, decisions, levels.
+"""Ledger that ``metrics.Fold`` fills while it reads a log: apps and jobs, finished leases, decisions, levels.
 
-Nothing here knows the log's records beyond the few that it stores; which record means what is said in ``metrics``.
+It knows only the records that it stores; ``metrics`` says which record means what.
 """
 
 from __future__ import annotations
@@ -325,7 +325,7 @@ class Levels:
         self.marked = self._until_now()
 
     def totals(self) -> Totals:
-        """What time came to, while there were apps."""
+        """Totals over the time in which there were active apps."""
         return self._until_now() if self.active else self.marked
 
     def _until_now(self) -> Totals:

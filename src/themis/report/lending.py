@@ -1,9 +1,10 @@
-"""Who had more GPU time than the equal share, who less, and so who lent to whom: a fold over a log, in samples of bounded number.
+"""GPU time above and below the equal share, and so who lent to whom: a fold over a log, in a bounded number of samples.
 
-Entitled is the equal share between the unit of fairness in force, water-filled under what each app can use (``delivery``): who can
-use no more is entitled to no more, and lends nothing. Leased counts from grants to revocations. In each stretch of time those
-who had less than they were entitled to lent it to those who had more, in proportion to what these had on top; GPUs that were on
-offer to nobody entitled are in no loan. Leaves out: promises of answers, and what became of leased time.
+Entitled is the equal share between the unit of fairness in force, water-filled up to what each app can use
+(``delivery``): a unit that can use no more is entitled to no more, and lends nothing. Leased counts from grants to
+revocations. In each stretch of time those who had less than they were entitled to lent it to those who had more, in
+proportion to the excess of these. GPUs that were on offer while no entitled app could use them are in no loan. Leaves
+out: entitlements by policies' answers, and the use of leased time.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ EVEN = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """What users were entitled to and had over time.
+    """GPU time that users were entitled to and had, over time.
 
     Attributes
     ----------
@@ -83,7 +84,7 @@ class Lending:
         self._fold.delivery = Delivery(equal=True)
         self._users: dict[str, int] = {}
         self._user_of: list[int] = []
-        """Of each app."""
+        """User of each app."""
         self._start = math.nan
         self._width = LEAST_S
         self._taken: list[tuple[Float, Float]] = []
@@ -104,7 +105,7 @@ class Lending:
         return self._fold.reference
 
     def course(self, now: Seconds) -> Course:
-        """What happened until now, which is no earlier than the last record."""
+        """Course up to ``now``, which is no earlier than the last record."""
         if math.isnan(self._start):
             empty = np.zeros((0, 0))
             return Course(start=now, width=self._width, end=now, users=(), entitled=empty, leased=empty)

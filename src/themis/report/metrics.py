@@ -102,7 +102,7 @@ class Fold:
         """Leases on each GPU: two where jobs share it."""
         self.leases = LeaseFold(HeldLease)
         self.own_weight: list[float] = []
-        """Of each app, without its user's."""
+        """Weight of each app, without its user's."""
         self.apps_given, self.machines_given = hashlib.sha256(), hashlib.sha256()
         self.outages: list[tuple[Seconds, int]] = []
         self._handlers: dict[type[Any], Callable[[Seconds, Any], None]] = {
@@ -306,7 +306,7 @@ class Fold:
         return [u.received for u in used]
 
     def result(self) -> RunMetrics:
-        """What the records so far come to; leases that are still held count up to the last record.
+        """Metrics up to the last record; leases that are still held count up to it.
 
         Raises
         ------

@@ -81,14 +81,14 @@ class _AppForecast:
         return max(longest, total / most)
 
     def _now(self, job: int, now: Seconds) -> GpuSeconds:
-        """What a job got in the lease that runs."""
+        """GPU-seconds that a job has received in its current lease."""
         since, gpus = self.training.get(job, (math.inf, 0))
         return (now - since) * gpus if now > since else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedTimes:
-    """Of an active app: seconds in simulated time. NaN where it is not known, or has happened.
+    """Expected times of an active app: seconds in simulated time. NaN where it is not known, or has happened.
 
     Attributes
     ----------
@@ -139,7 +139,7 @@ class Outlook:
         self.wanted = 0
         self.queue = _Queue()
         self.changes = 0
-        """Of the queue since it was looked at: arrivals and ends of apps and jobs."""
+        """Changes of the queue since it was last examined: arrivals and ends of apps and jobs."""
 
     # ---- what happens -----------------------------------------------------------------------------------------------
 
@@ -222,7 +222,7 @@ class Outlook:
     # ---- forecasts --------------------------------------------------------------------------------------------------
 
     def of(self, number: int, now: Seconds) -> ExpectedTimes:
-        """What is forecast of an active app now."""
+        """Forecast of an active app now."""
         app = self.apps.get(number)
         if app is None or not self.capacity:
             return ExpectedTimes()
@@ -268,7 +268,7 @@ class Outlook:
         return self.queue.slowed(app.alone(now, self.capacity))
 
     def _queue(self, now: Seconds) -> _Queue:
-        """Of all active apps."""
+        """Queue of all active apps."""
         active = self.apps.values()
         alone = np.array([one.alone(now, self.capacity) for one in active])
         gpus = np.array([one.gpus for one in active], dtype=np.float64)
@@ -311,7 +311,7 @@ def queue_of(at: Seconds, alone: Float, gpus: Float, capacity: int) -> _Queue:
 
 
 def _expected(app: App, first: int, now: Seconds, work: GpuSeconds, alone_s: Seconds) -> _AppForecast:
-    """What is believed of an app that comes: its jobs have the numbers from ``first`` on.
+    """Forecast of an arriving app; its jobs are numbered from ``first`` on.
 
     Its work is shared among its jobs by steps times GPUs. Of a sweep in rungs it is that of its rungs, not of all its jobs.
     """

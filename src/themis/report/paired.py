@@ -1,7 +1,7 @@
-"""What each policy differs from a baseline by, paired by seed: both ran the same apps, so most of the noise cancels.
+"""Difference of each policy from a baseline, paired by seed: both ran the same apps, so most of the noise cancels.
 
 The difference of a number is taken seed by seed and its mean gets a 95 % interval (``intervals``). A difference whose
-interval excludes 0 is marked. Nothing corrects for how many are looked at: of twenty differences that are none, one is
+interval excludes 0 is marked. There is no correction for multiple comparisons: of twenty true differences of 0, one is
 marked on average.
 """
 
@@ -35,7 +35,7 @@ class Paired:
 
     @property
     def note(self) -> str:
-        """What the differences are, in a sentence or two."""
+        """Description of the differences in a sentence or two."""
         counts = sorted({count for label, count in self.seeds.items() if label != self.baseline})
         if not counts or counts[-1] == 0:
             return f"No policy has a seed in common with {self.baseline}, so there is no difference to show."

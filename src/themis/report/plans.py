@@ -1,11 +1,13 @@
-"""What plans forecast of each job's start and finish, and how good that was: a fold over proofs (``Proof.starts``, ``ends``).
+"""Forecasts of each job's start and finish by plans, and their accuracy: a fold over proofs (``Proof.starts``,
+``ends``).
 
-A forecast finish comes with an interval that is learnt from the log itself: by what factor the time to the finish, as first
-forecast, turned out longer or shorter, calibrated such that four jobs of five end within it (``report.calibrated``). The report
-says how many did. Nothing of the future is used. A forecast start has one likewise, learnt from the waits of jobs that had
-started by then; a job that is forecast to start immediately has no wait.
+A forecast finish comes with an interval that is learnt from the log itself: by what factor the time to the finish, as
+first forecast, turned out longer or shorter, calibrated such that four jobs of five end within it
+(``report.calibrated``). The report gives the share that did. Only past records are used. A forecast start likewise has
+an interval, learnt from the waits of jobs that had started by then; a job that is forecast to start immediately has no
+wait.
 
-Leaves out: policies that plan nothing; forecasts beyond 32 a job, of which every other is then dropped.
+Leaves out: policies that plan nothing. At 32 forecasts of a job every other one is dropped.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ class PlanRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanTable:
-    """Of a run.
+    """Plan forecasts of a run.
 
     Attributes
     ----------
@@ -160,7 +162,7 @@ class Plans:
         self.finishes.end(known.end, time)
 
     def table(self, names: Sequence[str]) -> PlanTable:
-        """What came of it; ``names`` of jobs by id."""
+        """Table of the forecasts so far; ``names`` of jobs by id."""
         rows, life, off = [], [], []
         for job, known in sorted(self.forecasts.items()):
             over = not math.isnan(known.ended)

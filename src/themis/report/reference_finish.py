@@ -141,7 +141,7 @@ class Reference:
         return self.run
 
     def alone(self, app: int, gpus: float, start_s: Seconds) -> Seconds:
-        """What an app takes on an idle cluster of so many GPUs, with one start."""
+        """Seconds that an app takes on an idle cluster of ``gpus`` GPUs, with one start."""
         return start_s + sum(work / min(most, max(gpus, 1.0)) for work, most in self.apps[app].needed)
 
     def isolated(self, ends: Sequence[AppFinished | None], start_s: Seconds) -> Isolated:

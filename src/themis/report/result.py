@@ -1,4 +1,4 @@
-"""What one run comes to: frozen numbers, ready to be compared, drawn, or written out. What each means: ``numbers``, ``rows``."""
+"""Result of one run: frozen numbers to be compared, drawn, or written out. Their meanings: ``numbers``, ``rows``."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class RunMetrics(Numbers):
     """Leased GPU-seconds by locality: slot, machine, rack, cross-rack."""
     gantt: Gantt
     plans: PlanTable
-    """What was forecast of each job, where the policy plans; else empty."""
+    """Forecasts of each job, where the policy plans; otherwise empty."""
     coverage: Coverage = field(default_factory=Coverage)
     """How often 80 % intervals of apps' starts and finishes held."""
 

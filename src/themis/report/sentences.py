@@ -8,7 +8,7 @@ from themis.model.units import GpuSeconds
 
 
 def delivered(entitled: GpuSeconds | None, received: GpuSeconds, missing: Mapping[str, GpuSeconds]) -> str:
-    """What the app was entitled to and received, in a sentence; empty where it was entitled to nothing yet."""
+    """Sentence on the GPU time that the app was entitled to and received; empty where it is entitled to none yet."""
     if entitled is None or not entitled > 0:
         return ""
     # Minutes where hours would be printed as 0.0.

@@ -69,7 +69,7 @@ class Steps:
         self.area[last] += level * (end - self.start - last * self.width)
 
     def series(self) -> Series:
-        """What was added so far."""
+        """Series of the values added so far."""
         used = int(np.ceil((self.end - self.start) / self.width - 1e-12))
         edges = np.minimum(self.start + self.width * np.arange(used + 1), self.end)
         value = self.area[:used] / np.maximum(np.diff(edges), 1e-12)
@@ -78,7 +78,7 @@ class Steps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gantt:
-    """Who had which GPU when; a renewed lease is one interval.
+    """Intervals in which apps held GPUs; a renewed lease is one interval.
 
     Attributes
     ----------
@@ -123,7 +123,7 @@ class Intervals:
         return ids, np.array(self.times, dtype=np.float64).reshape(-1, 2)
 
     def gantt(self) -> Gantt:
-        """What was added so far."""
+        """Intervals added so far."""
         ids, times = self._columns()
         gpu, app, job = ids.T.copy()
         return Gantt(gpu=gpu, app=app, job=job, start=times[:, 0].copy(), end=times[:, 1].copy(), dropped=self.dropped)

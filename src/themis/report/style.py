@@ -57,7 +57,7 @@ _VARIABLES = {PAGE.ink: "var(--ink)", PAGE.faint: "var(--rule)", PAGE.paper: "va
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What a pointer over a pair of axes reads.
+    """Labels and units of the values that a pointer over a pair of axes shows.
 
     Attributes
     ----------

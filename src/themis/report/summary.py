@@ -21,7 +21,7 @@ MOST_POLICIES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lateness:
-    """Who finished later than on their own share under one policy, seeds pooled.
+    """Apps that finished later than on their own share under one policy, seeds pooled.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class Lateness:
 
 
 def lateness(row: ComparisonRow) -> Lateness:
-    """Who finished later than on their own share under a policy."""
+    """Lateness of the apps under one policy, against their own share."""
     known = [app for run in row.runs for app in run.completed if not math.isnan(app.rho_reference)]
     late = [app for app in known if app.rho_reference > LATE]
     return Lateness(
@@ -82,7 +82,7 @@ def _told(found: dict[str, Lateness]) -> list[str]:
 
 
 def _late(found: dict[str, Lateness], told: Sequence[str], scale: tuple[float, str]) -> str:
-    """Who finished late under each of these policies, in one sentence."""
+    """Sentence on the apps that finished late under each of these policies."""
     parts = []
     for i, label in enumerate(told):
         of = found[label]
@@ -141,7 +141,7 @@ def _unfinished(found: dict[str, Lateness]) -> str:
 
 
 def _kind(rows: Sequence[ComparisonRow]) -> str:
-    """What is simulated, and what was measured."""
+    """Sentence on which results are simulated, and which were measured."""
     simulated = [row.label for row in rows if all(run.simulated for run in row.runs)]
     if len(simulated) == len(rows):
         return "All of this is simulated: no GPU ran."

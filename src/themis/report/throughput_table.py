@@ -1,8 +1,9 @@
-"""What jobs of a run measured of themselves: a fold from an event log to a table of throughputs (Gavel §3.3).
+"""Throughputs that jobs of a run measured: a fold from an event log to a table of throughputs (Gavel §3.3).
 
-Between two reports of one attempt a job did so many steps in so many seconds, alone or with one neighbour that stayed on its
-GPUs. Stretches of equal model, batch, type, gang, placement and partner are put together: all their steps over all their
-seconds. Leaves out stretches across a change of neighbour or batch size, or that end in a crash.
+A stretch lies between two reports of one attempt, and gives a number of steps in a number of seconds, alone or with one
+neighbour that stayed on the job's GPUs. Stretches of equal model, batch, type, gang, placement and partner are pooled:
+all their steps over all their seconds. Leaves out stretches across a change of neighbour or batch size, and those that
+end in a crash.
 """
 
 from __future__ import annotations

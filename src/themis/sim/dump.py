@@ -112,7 +112,7 @@ def is_dump(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DumpedDecision:
-    """What a policy does with a state.
+    """Decision of a policy on a state.
 
     Attributes
     ----------

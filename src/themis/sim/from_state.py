@@ -100,7 +100,7 @@ class FromState(Driver):
     # ---- the driver's shell -----------------------------------------------------------------------------------------
 
     def record(self, event: Event, now: Seconds) -> Event:
-        """What the executor and this shell have to know of it."""
+        """Pass an event to the executor and to this shell, as far as they need it."""
         if isinstance(event, AppSubmitted):
             state = self.core.state
             self.executor.admit(state.jobs.size, at_speed(event.app, self.factor(state.apps.size)))

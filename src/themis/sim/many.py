@@ -31,7 +31,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class RecordFold(Protocol[T_co]):
-    """What is wanted of a run's records; made afresh for each run."""
+    """Fold over a run's records; a new one is made for each run."""
 
     def add(self, time: Seconds, record: Record) -> None:
         """Take one record in."""

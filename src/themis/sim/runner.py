@@ -88,19 +88,21 @@ class Simulation:
     settings: Settings = field(default_factory=Settings)
     outages: Sequence[Outage] = ()
     estimated: ProfileBook | None = None
-    """What the scheduler believes of speeds at first, where it is not the truth in ``book``; jobs then report theirs."""
+    """Initial speed estimates of the scheduler, where they differ from the truth in ``book``; jobs then report measured
+    speeds.
+    """
     start_s: Sequence[Seconds] = ()
-    """What changes of GPUs do cost, where it is not what ``settings.container_s`` says; seconds, 0 or more.
+    """Actual cost of changes of GPUs, where it differs from ``settings.container_s``; seconds, 0 or more.
 
-    Each start has the next of them, and after the last the first again. Where all starts cost the same, alike jobs of an app
-    stay in step for ever, which real ones never do, and bids see a tie where there is none.
+    Each start takes the next of them, and after the last the first again. Where all starts cost the same, identical
+    jobs of an app stay in step for ever, which real ones never do, and bids see a tie where there is none.
     """
     finish_s: Sequence[Seconds] = ()
     """Seconds from a gang's last step to its report, in turn as above; 0 where empty."""
     stop_s: Sequence[Seconds] = ()
     """Seconds that a preempted gang takes to release its GPUs, in turn as above; 0 where empty."""
     changes: Sequence[tuple[Seconds, SettingsChanged | MachineResized | MachineJoined | UserWeightsSet]] = ()
-    """What users change while it runs, and when."""
+    """Changes by users during the run, and their times."""
 
     def header(self) -> Header:
         """First record of the log."""

@@ -237,7 +237,7 @@ class _Seen:
         raise AssertionError(f"no {kind.__name__} came after {self.submitted}; heard only {self.events}")
 
     def check_order(self) -> None:
-        """Of each attempt: started at most once and first, steps that never fall, stopped at most once and last."""
+        """Check each attempt: started at most once and first, steps that never fall, stopped at most once and last."""
         by_attempt: dict[tuple[int, int], list[Event]] = {}
         for event in self.events:
             if isinstance(event, JobStarted | JobProgress | LossReported | JobReached | JobStopped):

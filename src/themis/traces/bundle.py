@@ -22,7 +22,7 @@ _GLIMPSE = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Glimpse:
-    """What a path looks like.
+    """First impression of a path, for format detection.
 
     Attributes
     ----------

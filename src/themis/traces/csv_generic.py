@@ -65,7 +65,7 @@ COLUMNS = (
 """Every column of the format, in the order of the documentation."""
 
 WRITTEN = tuple(c for c in COLUMNS if c not in {"gpus", "duration_s"})
-"""What the writer writes: the exact columns, not the convenient ones."""
+"""Columns that the writer writes: the exact ones, not the convenience ones."""
 
 _OF_APP = ("user", "weight", "deadline_s", "tuner")
 _TYPES_SEPARATOR = "|"

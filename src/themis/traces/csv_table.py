@@ -22,7 +22,7 @@ from themis.errors import InputError, TraceError, closest
 from themis.model.units import Seconds
 
 OnFault: TypeAlias = Callable[[TraceError], None]
-"""What becomes of a faulty row: raised, or noted while the rows after it are read."""
+"""Handler of a faulty row: raises, or notes the fault while the rows after it are read."""
 
 _EPOCH = datetime(1970, 1, 1)
 

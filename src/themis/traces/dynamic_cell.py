@@ -12,11 +12,11 @@ DYNAMICS = (
     "a mode (gns, accordion or declared) and batch sizes with their steps per epoch, as in 'gns 64=782 128=391'; "
     "its 'steps' are epochs at one of these sizes, as in '10@64 5@128'"
 )
-"""What the column may hold."""
+"""Expected content of the column."""
 
 
 def read_dynamic(text: str) -> Dynamic | None:
-    """What a cell describes; None if it is empty.
+    """Parse a cell; None if it is empty.
 
     Raises
     ------

@@ -83,7 +83,7 @@ class Gavel(StepLog):
 
 
 class TracedWork:
-    """What a row of Gavel's or Shockwave's trace asks for, in the terms of a profile book."""
+    """Work of a row of Gavel's or Shockwave's trace, in the terms of a profile book."""
 
     def __init__(self, book: ProfileBook, duration: Duration) -> None:
         self._book, self._duration, self._rates = book, duration, ReferenceRates(book)

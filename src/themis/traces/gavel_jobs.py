@@ -36,7 +36,7 @@ MOST_JOBS = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _GavelJobs:
-    """What both workloads share.
+    """Options common to both workloads.
 
     Attributes
     ----------

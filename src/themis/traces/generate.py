@@ -33,7 +33,7 @@ from themis.traces.shapes import CHECKS, AppDraw, curve_app, describe_parameters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Paper:
-    """What both workloads share.
+    """Options common to both workloads.
 
     Attributes
     ----------

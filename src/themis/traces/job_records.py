@@ -135,7 +135,7 @@ class JobLog:
         return Workload(name=stem(path.name), apps=apps, source="; ".join(origin), notes=notes)
 
     def warnings(self, kept: Sequence[Sequence[Record]]) -> tuple[str, ...]:
-        """What a user should know of how these jobs were read, a sentence each."""
+        """Warnings for the user on how these jobs were read, a sentence each."""
         return ()
 
     def scan(self, path: Path, book: ProfileBook, on_fault: OnFault) -> Scanned:
@@ -168,7 +168,7 @@ class JobLog:
         return read_rows(path, required=self.columns, dialect=self.dialect, on_fault=on_fault)
 
     def parser(self, path: Path, book: ProfileBook) -> Parse:
-        """What turns a row into a record."""
+        """Parser from a row to a record."""
         raise NotImplementedError
 
     def _groups(self, records: Iterable[Record]) -> list[list[Record]]:
@@ -274,7 +274,7 @@ def _unknown(model: str, sizes: Counter[int], book: ProfileBook) -> str:
 
 
 def model_hint(model: str, batch: int, book: ProfileBook) -> str:
-    """What to do about a model that the book does not know; begins with a full stop or a comma."""
+    """Advice on a model that the book does not know; begins with a full stop or a comma."""
     measured = gavel_book()
     if model in book.profiles and (sizes := sorted({size for _, size in book.get(model).curves if size})):
         return f", which was measured at batch sizes {', '.join(map(str, sizes))}."

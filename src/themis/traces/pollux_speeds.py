@@ -35,7 +35,7 @@ _VALIDATION = re.compile(r"validation-(\d+)\.csv")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Application:
-    """What was measured of one application.
+    """Measurements of one application.
 
     Attributes
     ----------

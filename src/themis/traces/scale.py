@@ -13,7 +13,7 @@ from themis.traces.mix import stream
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """What to change.
+    """Changes to a workload's scale.
 
     Attributes
     ----------

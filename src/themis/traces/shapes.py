@@ -28,7 +28,7 @@ CHECKS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppDraw:
-    """What is drawn for an app before its jobs.
+    """Values drawn for an app before its jobs.
 
     Attributes
     ----------

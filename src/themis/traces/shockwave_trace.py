@@ -148,7 +148,8 @@ class Pace:
 
 
 def dynamic_of(mode: Mode, batch: int, largest: int, epoch_steps: Callable[[int], float]) -> Dynamic:
-    """What a job of Shockwave's declares that begins at ``batch``: two sizes for accordion, doublings to the largest for GNS.
+    """Dynamic batch sizes of a Shockwave job that begins at ``batch``: two for accordion, doublings to the largest for
+    GNS.
 
     Parameters
     ----------

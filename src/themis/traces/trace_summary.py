@@ -1,4 +1,4 @@
-"""What a workload asks of a cluster: summary figures, and whether every job can ever run."""
+"""Demand of a workload: summary figures, and whether every job can ever run."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class WorkloadSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserSummary:
-    """What one user asks for; ``share`` is of all users' work, ``median_app_work`` in GPU-seconds."""
+    """Demand of one user; ``share`` is of all users' work, ``median_app_work`` in GPU-seconds."""
 
     user: str
     apps: int
@@ -107,7 +107,7 @@ def describe(workload: Workload, cluster: Cluster | None = None, book: ProfileBo
 
 
 def by_user(workload: Workload, book: ProfileBook = DEFAULT_BOOK) -> list[UserSummary]:
-    """What each user asks for, most work first."""
+    """Demand of each user, most work first."""
     rates = ReferenceRates(book)
     owned: dict[str, list[App]] = {}
     for app in workload.apps:

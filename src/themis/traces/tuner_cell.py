@@ -18,7 +18,7 @@ TUNERS = (
     "'hyperband 8x100 4x200 | 4x150 2x300', "
     "or 'curve check_steps=500'"
 )
-"""What the column may hold."""
+"""Expected content of the column."""
 
 _WHOLE = ("keep", "warmup")
 
@@ -78,7 +78,7 @@ def _rungs(tuner: Halving) -> str:
 
 
 def _set_apart(tuner: CurveStopping) -> list[str]:
-    """What differs from the defaults."""
+    """Parameters that differ from their defaults."""
     values = [(f.name, getattr(tuner, f.name), f.default) for f in fields(tuner)]
     return [
         f"{name}={value if name in _WHOLE else float(value)!r}"

@@ -36,7 +36,7 @@ class Points:
 
     @classmethod
     def of(cls, rate: Float) -> Points:
-        """Of rates [C, K]."""
+        """Hull points of the rates [C, K]."""
         count, types = rate.shape
         order = np.argsort(-rate, axis=1, kind="stable").T
         points, type_of = np.zeros((types + 1, count)), np.full((types + 1, count), NONE, dtype=np.int64)
@@ -62,7 +62,7 @@ class Kinds:
 
     @cached_property
     def points(self) -> Points:
-        """What the hulls of all prices have in common."""
+        """Points shared by the hulls of all prices."""
         return Points.of(self.rate)
 
     @classmethod

@@ -38,7 +38,7 @@ from themis.optimize.shares.partners import OpenPairs, too_dear
 from themis.optimize.shares.problem import Need, Problem
 
 _PRESSING = 1e-7
-"""Of the largest worth of a unit among those who still rise: what is below is rounding."""
+"""Threshold relative to the largest dual among jobs that still rise; anything below is rounding."""
 
 _DEAR = 1e-3
 """A job or pair that costs this much more than it is worth, relatively, is in no shares that keep the level."""

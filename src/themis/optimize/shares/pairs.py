@@ -36,11 +36,10 @@ _FINE = 0.15
 """The same where prices are rough anyway, of many classes: the next level is the nearer."""
 
 _STIFF, _LESS_STIFF = 0.05, 0.01
-"""Of what a class wants, the least that it goes without where the level is too high by all of itself (``PairProgram.solve``):
-of few classes, and of many."""
+"""Minimum shortfall of a class per unit of excess level, as a part of its need: with few classes, with many."""
 
 _AHEAD, _LEAST_AHEAD = 0.25, 1e-6
-"""Of the last relative step of the level, that over which the needs' slope is taken, and its least."""
+"""Step over which the slope of the needs is taken, as a part of the level's last relative step, and its minimum."""
 
 _FURTHER = 4.0
 """By what factor a guessed level is raised that can be had."""
@@ -208,7 +207,7 @@ def settle(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prices:
-    """What a program's constraints are worth at its optimum, none below 0.
+    """Duals of a program's constraints at its optimum, each >= 0.
 
     Attributes
     ----------
@@ -367,7 +366,7 @@ class PairProgram:
         return found, loose
 
     def _first(self) -> list[tuple[int, int, int]]:
-        """Of many classes, each one's partner on each type with which it has the largest sum of relative rates."""
+        """Initial columns for many classes: each one's partner on each type with the largest sum of relative rates."""
         if not self.rough:
             return []
         free = np.zeros(len(self.classes.first))
@@ -444,7 +443,7 @@ class PairProgram:
         self.known.update(columns)
 
     def _rates(self, a: Int, b: Int, k: Int) -> tuple[Float, Float, Float]:
-        """Of columns: the rate of the first, of the second where there is one, and GPUs."""
+        """Rates and GPUs of columns: rate of the first job, of the second where there is one, and GPUs."""
         first, two = self.classes.first, b != NONE
         model = self.pairs.model[first]
         mine = self.problem.rate[first[a], k]

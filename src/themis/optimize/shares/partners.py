@@ -29,7 +29,7 @@ _NOISE = 1e-6
 
 
 def too_dear(gain: Float, cost: Float, part: float) -> Bool:
-    """What costs more than it gains by this part of its cost, and by more than rounding."""
+    """Mask of entries whose cost exceeds their gain by this part of the cost, and by more than rounding."""
     out: Bool = cost - gain > np.maximum(part * cost, _NOISE)
     return out
 

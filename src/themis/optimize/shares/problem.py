@@ -1,4 +1,4 @@
-"""What an allocation problem is, and its answer: Gavel §3.1.
+"""Allocation problem and its answer (Gavel §3.1).
 
     0 <= X <= 1;   sum_k X[j, k] <= 1;   sum of gpus_j X[j, k] over jobs and the types k of a pool <= workers of the pool
 

@@ -38,7 +38,7 @@ _ENOUGH = 0.5
 """A step that moves no price by more than this part of the smoothing is the last: the next would be far shorter."""
 
 _STIFF = 1e-4
-"""Of a pool's GPUs, how many leave it at least where its price doubles: what nothing holds stays where it is."""
+"""Minimum part of a pool's GPUs that leave it where its price doubles; it damps prices that nothing else determines."""
 
 _DOWN, _UP = 0.9, 3.0
 """A step takes away at most so much of a price, and adds at most so much to it."""
@@ -47,7 +47,7 @@ _SPARE = 0.01
 """A pool with a small price of which this part is left over has none."""
 
 _LEAST, _SMALL = 1e-9, 0.05
-"""Of the mean price: the least, which counts as none, and that below which steps and factors are of this one."""
+"""Prices relative to the mean: one that counts as 0, and the smallest base of relative steps and factors."""
 
 
 def near(mixes: Mixes, workers: Float, *, level: bool, price: Float, stages: Stages = STAGES) -> Float:

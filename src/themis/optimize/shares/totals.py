@@ -30,7 +30,7 @@ _WIDTH = 0.008
 """Relative width of a box around ``smooth.near``'s prices in which the best ones mostly lie."""
 
 _LEAST = 1e-12
-"""Of the largest gain, the least price at which a search begins."""
+"""Minimum price at which a search begins, relative to the largest gain."""
 
 _SETTLED = 2e-9
 """Relative overuse of a pool that is taken: what the programs' tolerance allows."""
@@ -104,7 +104,7 @@ class Worths(Mixes):
         return out
 
     def gains(self, way: Int, job: Int) -> Float:
-        """What ways of jobs gain."""
+        """Gains of jobs from the ways chosen for them."""
         first, second, part = self.ways.first[way], self.ways.second[way], self.part[way, job]
         out: Float = (1.0 - part) * self.gain[first, job] + part * self.gain[second, job]
         return out

@@ -131,7 +131,7 @@ class Mixes:
         return out
 
     def gains(self, way: Int, job: Int) -> Float:
-        """What ways of jobs gain: nothing, where all that counts is to reach the rate."""
+        """Gains of jobs from these ways: all 0, as only reaching the rate counts."""
         return np.zeros(len(way))
 
     def only(self, rows: Int) -> Mixes:
@@ -156,7 +156,7 @@ class Chosen:
         return Chosen(mixes=self.mixes.only(rows), way=self.way[rows], part=self.part[rows])
 
     def gain(self) -> float:
-        """What the ways gain together."""
+        """Total gain of the chosen ways."""
         return float(self.mixes.gains(self.way, np.arange(len(self.way))).sum())
 
     def shares(self) -> Float:

@@ -55,7 +55,7 @@ def broken(problem: WinnerProblem, rows: Ints) -> list[Capacity]:
 
 
 def needs(problem: WinnerProblem, capacities: Sequence[Capacity]) -> tuple[Ints, Ints]:
-    """What every row takes of each capacity, shape [M, D], and how much there is, shape [D]."""
+    """Use of each capacity by each row, shape [M, D], and the capacities, shape [D]."""
     need, caps = [], []
     for name, i, t in capacities:
         if name == "have":

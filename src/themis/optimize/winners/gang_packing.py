@@ -112,7 +112,7 @@ class Packer:
 
     @cached_property
     def counts(self) -> Ints:
-        """What each row adds to the sums of ``packs_counted``, [M, types * (1 + 2 sizes)]: itself and its gangs, by type."""
+        """Terms of each row in the sums of ``packs_counted``, [M, types * (1 + 2 sizes)]: itself and its gangs, by type."""
         types = np.array(self.type)
         per_row = np.concatenate([np.ones((len(types), 1), dtype=np.int64), self._gangs], axis=1)
         return np.concatenate([np.where((types == k)[:, None], per_row, 0) for k in range(len(self._room))], axis=1)
@@ -175,7 +175,7 @@ class Packer:
     def _shares(
         self, floor: Floor | None, kind: int, anchors: Anchors, counts: tuple[Counts, Counts]
     ) -> Shares | bool | None:
-        """What each rack takes of the gangs so counted; `floor` may be missing when it was asked for before."""
+        """Split of these gang counts among the racks; `floor` may be missing if it was passed before."""
         racks = self._racks.get((kind, anchors))
         if racks is None:
             assert floor is not None

@@ -73,7 +73,7 @@ class Paths:
         return out
 
     def picks(self) -> Iterator[tuple[int, list[int], Ints]]:
-        """Of each bidder: the walks that have begun, and the rows that it wins in them."""
+        """Walks that have begun, and the rows that the bidder wins in them, for each bidder."""
         lanes: list[int] = []
         at = np.zeros(0, dtype=np.int64)
         for step in self.steps:

@@ -1,4 +1,4 @@
-"""What the best choice without one winner says about the best choice without another: payments without a search.
+"""Bounds of the best choice without one winner from the best choice without another: payments without a search.
 
 Let W(a) be the most that all but a gain together, and S(a) a choice that gains it. Where a and b ask for the same, one
 can take the other's place in any choice, so for d(r) = (gain of a by r) - (gain of b by r):
@@ -59,6 +59,6 @@ class PaymentBounds:
         return found
 
     def _more(self, row: int, b: int) -> int:
-        """What `row` gains more than b's own row that asks for the same, or than nothing."""
+        """Gain of `row` minus the gain of b's own row that asks for the same, or minus 0 if there is none."""
         own = self._row[b].get(self._ask[row], -1)
         return self._gain[row] - (self._gain[own] if own >= 0 else 0)

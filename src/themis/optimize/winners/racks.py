@@ -114,7 +114,7 @@ class _Query:
         )
 
     def _shares(self, rack: Rack, local: Counts) -> Iterator[tuple[Counts, int]]:
-        """What the rack may take of `local`, most first, and its GPUs left; none that only leaves GPUs to no use."""
+        """Gangs that the rack may take of `local`, most first, and its GPUs left, without choices that waste GPUs."""
         sizes = self.racks.sizes
         last = max(j for j, k in enumerate(local) if k)
         large = [sizes[j] for j in self.levels]

@@ -62,7 +62,7 @@ class Solver:
 
     @property
     def seconds_left(self) -> float:
-        """Of the auction's wall time, for all its problems together; infinite without such a limit."""
+        """Seconds left of the auction's wall time, for all its problems together; infinite without such a limit."""
         if math.isinf(self.limits.seconds):
             return math.inf
         return max(self.limits.seconds - (time.monotonic() - self.began), 0.0)
@@ -90,9 +90,9 @@ class Solver:
         return self._hard(self.table, known)
 
     def replaced(self, main: Found) -> dict[int, int]:
-        """What some loser gains in each winner's place, in steps of the quantum: the others gain as much more without it.
+        """Gain of some loser in each winner's place, in steps of the quantum; without the winner the others gain it.
 
-        A loser who asks for the same fits there; so does one to whom any GPUs are good, if these and idle ones are enough.
+        A loser who asks for the same fits there; so does one that accepts any GPUs, if these and idle ones are enough.
         """
         problem = self.problem
         won = np.array(main.rows, dtype=np.int64)
@@ -155,7 +155,7 @@ class Solver:
         return Found(rows=rows, low=low, high=max(low, high), method="prices", places=places)
 
     def _left(self, main: Found, a: int) -> Found:
-        """What remains of `main` when a leaves: optimal when nothing beats it."""
+        """Rest of `main` when bidder a leaves: optimal when nothing beats it."""
         rows = [r for r in main.rows if self.problem.who[r] != a]
         worth = int(self.problem.score[rows].sum())
         return Found(rows=rows, low=worth, high=worth, method=main.method)
@@ -200,9 +200,9 @@ class Solver:
         return True
 
     def _read(self, winners: list[int], main: Found) -> Iterator[tuple[int, Found, list[Capacity]]]:
-        """What the tables say of each problem without a winner, and the capacities that their choice breaks.
+        """Table answers to each problem without a winner, and the capacities that their choice breaks.
 
-        Answers that are proven need no rows: only their worth is asked for.
+        Proven answers need no rows: only their value is computed.
         """
         assert self.table is not None
         problem, table = self.problem, self.table

@@ -168,7 +168,7 @@ def _seated(offer: Supply, bids: Bids, kind: Ints, place: Ints, rack_room: Ints)
 
 
 def gains(bids: Bids, gpus: int) -> tuple[Ints, int, float]:
-    """What each row gains over its base, shape [R], in steps; the bits that count ``gpus``; and a step's nats."""
+    """Gain of each row over its base, shape [R], in steps; the bits that count ``gpus``; and a step's nats."""
     gain, who = bids.row_value - bids.base[bids.row_bidder], bids.row_bidder
     bits = gpus.bit_length()
     top = 0.0

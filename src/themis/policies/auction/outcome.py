@@ -1,4 +1,4 @@
-"""What came out of an auction."""
+"""Outcome of an auction."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from themis.optimize.programs import Ints
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PaidGrant:
-    """What an app holds after paying.
+    """Gangs and lease that an app holds after paying.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What Gavel is compared with (§7): AlloX, Gandiva's random packing, Gandiva-fair's trading."""
+"""Baselines of Gavel (§7): AlloX, Gandiva's random packing, Gandiva-fair's trading."""
 
 from __future__ import annotations
 

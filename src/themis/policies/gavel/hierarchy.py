@@ -132,7 +132,7 @@ class _Divider(Protocol):
     room: float
 
     def split(self, volume: float) -> Float:
-        """What each member gets of a volume."""
+        """Part of a volume that each member gets."""
 
 
 def _divider(rule: SharingRule, weight: Float, room: Float) -> _Divider:

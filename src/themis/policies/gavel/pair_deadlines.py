@@ -21,7 +21,7 @@ from themis.policies.gavel.pair_totals import priced_total
 from themis.policies.gavel.total import Kept
 
 _TIES = 1e-2
-"""What all slack together counts beside one deadline."""
+"""Weight of the total slack relative to one deadline."""
 
 _PROVEN = 0.999 - _TIES
 """Gap of a value that proves a number of deadlines."""

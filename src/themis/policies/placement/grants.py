@@ -24,9 +24,10 @@ from themis.policies.placement.room import Room
 
 @dataclass(slots=True)
 class Demand:
-    """What one app can use beyond what it holds.
+    """GPUs that one app can use beyond those that it holds.
 
-    ``gangs`` grow in place: each waiting job's smallest gang in the order of start, then one GPU more for each in turn.
+    ``gangs`` grow in place: first each waiting job's smallest gang in the order of start, then one GPU more for each in
+    turn.
     """
 
     low: list[int]
@@ -54,7 +55,7 @@ class Demand:
 
 
 def demand_of(s: Snapshot, a: int) -> Demand:
-    """What app row ``a`` can use for its waiting jobs: warm ones first, then the longest."""
+    """Demand of app row ``a`` for its waiting jobs: warm ones first, then the longest."""
     at = slice(int(s.job_ptr[a]), int(s.job_ptr[a + 1]))
     if at.stop - at.start == 1 and s.job_held[at.start] == 0:
         return Demand(low=[int(s.job_gpus_min[at.start])], high=[int(s.job_gpus_max[at.start])])
@@ -124,7 +125,7 @@ class Allocator:
         self.gangs = 0
         self._served: set[int] = set()
         self._alike: dict[int, tuple[int, int] | None] = {}
-        """What ``_alike_gangs`` says of an app row: snapshots do not change."""
+        """Cache of ``_alike_gangs`` by app row; valid because snapshots do not change."""
         self.standing: dict[int, list[tuple[int, Counts]]] = _standing(snapshot)
 
     def served(self) -> Int:

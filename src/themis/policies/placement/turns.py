@@ -1,17 +1,18 @@
-"""Who is next for GPUs by weight, also where a share is less than one gang: turns, as a pure function of the snapshot.
+"""Order of weighted turns for GPUs, also where a share is less than one gang; a pure function of the snapshot.
 
-The unit is the app, or the user where fairness is between users or groups (``Snapshot.between``); of a user's apps the one
-with fewest GPUs per weight is next, then the one that is furthest behind. A unit's share is its weighted part of the GPUs in
-service, water-filled under what it can use. Most shares are no whole number of gangs. The whole gangs of a share are allocated
-first; the GPUs that remain make up the fractions, and go to the units that would have least of what they are entitled to at the
-end of a lease that they got now:
+The unit is the app, or the user where fairness is between users or groups (``Snapshot.between``); of a user's apps the
+one with fewest GPUs per weight is next, then the one that is furthest behind. A unit's share is its weighted part of
+the GPUs in service, water-filled up to what it can use. Most shares are no whole number of gangs. The whole gangs of a
+share are allocated first. The remaining GPUs make up the fractions, and go to the units with the lowest ratio of GPU
+time received to GPU time entitled to at the end of a lease that began now:
 
-    (GPU-seconds so far + (GPUs held + next gang) * lease) / ((elapsed + lease) R_C / N_avg)
+(GPU-seconds so far + (GPUs held + next gang) * lease) / ((elapsed + lease) R_C / N_avg)
 
-No unit holds more than one gang beyond its share for the sake of what it missed, and in the long run all have received alike
-(decision 0024). The next lease counts, as in fair queueing by finish times (Demers, Keshav and Shenker 1989): an app that just
-came, with a share of a third of a gang, waits two leases for its first one, or a user could be served ever first by submitting
-ever new apps. Where all weights are alike this does not apply: the least share per weight is next, as ever.
+No unit holds more than one gang beyond its share to make up for a deficit, and in the long run all receive the same per
+weight (decision 0024). The next lease counts, as in fair queueing by finish times (Demers, Keshav and Shenker 1989): an
+app that has just arrived, with a share of a third of a gang, waits two leases for its first one. Otherwise a user could
+always be served first by submitting new apps. Where all weights are equal this does not apply: the smallest share per
+weight is next.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ Key = tuple[float, float, float, float]
 
 @dataclass(slots=True)
 class Turns:
-    """Of one snapshot, while GPUs are allocated. The unit is the app, or the user where fairness is between users or groups.
+    """Turns in one snapshot, while GPUs are allocated; units as above.
 
     Attributes
     ----------
@@ -105,7 +106,7 @@ class Turns:
         return cls(s, unit, has, share, weight, received, np.maximum(entitled, 1e-300), least, own, behind)
 
     def key(self, a: int, has: float) -> Key:
-        """What decides who is next, the least first, for an app row that has so many GPUs by now."""
+        """Sort key of an app row that has ``has`` GPUs by now; the smallest is next."""
         s = self.snapshot
         per_weight = has / float(s.app_weight[a])
         if not s.weighted:

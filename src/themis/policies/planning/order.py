@@ -19,7 +19,7 @@ from themis.optimize.rounds.window import Window
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """Who runs when.
+    """Schedule of jobs in a window of rounds.
 
     Attributes
     ----------
@@ -107,6 +107,6 @@ def _in_a_row(column: Int, until: Float, order: Int, deficit: Int, w: Window, le
 
 
 def _gain(w: Window, jobs: Int, n: Int) -> Float:
-    """What one more round than ``n`` adds to these jobs' value, per GPU."""
+    """Increase of these jobs' value, per GPU, by one more round than ``n``."""
     gain: Float = (w.value[jobs, n + 1] - w.value[jobs, n]) / w.gpus[jobs]
     return gain

@@ -27,7 +27,7 @@ _STEPS = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claims:
-    """What J jobs may claim.
+    """Inputs of the claims of J jobs.
 
     Attributes
     ----------

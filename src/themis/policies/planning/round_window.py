@@ -1,7 +1,7 @@
-"""What a job is worth, and has left, after a number of rounds of a window (Shockwave §6, appendix G).
+"""Value of a job, and its work left, after a number of rounds of a window (Shockwave §6, appendix G).
 
-Forecasts become the arrays of ``themis.optimize.rounds.window``. The objective depends on how many rounds a job gets, not on
-which: appendix H's order of regimes holds by itself, as rounds are spent on the regimes in order.
+Forecasts become the arrays of ``themis.optimize.rounds.window``. The objective depends on how many rounds a job gets,
+not on which: appendix H's order of regimes holds by itself, as rounds are spent on the regimes in order.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ class Agents:
         return out
 
     def best(self, a: int, offer: Int) -> ExclusiveRow | None:
-        """What an app would take of an offer if it could have it all; None if nothing of it lowers its rho."""
+        """Row that an app would take if it could have the whole offer; None if nothing of it lowers its rho."""
         found = self.rows(a, offer, self._offered(offer))
         return min(found, key=lambda row: (row.left, row.gpus), default=None)
 
@@ -172,7 +172,7 @@ class Agents:
         return shared.rows(self.s, self.finish, self.limit, apps, np.zeros(1, dtype=np.int64), offered, ROWS).listed()
 
     def _one_by_one(self, a: int, offer: Int, offered: list[int]) -> list[ExclusiveRow]:
-        """Of one app that is a rigid bag or has no job that waits."""
+        """Rows of one app that is a rigid batch or has no waiting job."""
         found = _Agent(self, a, offered).rows(offer)
         limit = float(self.limit[a])
         return [row for row in found if row.left < limit]

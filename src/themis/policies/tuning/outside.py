@@ -46,7 +46,7 @@ class OutsideRow:
 
     @property
     def shape(self) -> Shape:
-        """What is asked for, without its worth."""
+        """Gangs and placement that are asked for, without their rho."""
         return tuple(sorted(self.gangs, reverse=True)), self.span, self.gpu_type, self.anchor
 
     @property
@@ -65,7 +65,7 @@ class OutsideBid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What one app is asked: the picture, its row there, the offer, and the service's own bid for it."""
+    """Request to one app's agent: the snapshot, the app's row in it, the offer, and the service's own bid for it."""
 
     snapshot: Snapshot
     row: int

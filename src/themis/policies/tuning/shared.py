@@ -49,7 +49,7 @@ class _Segments:
         self.span: list[int] = []
         self.splits: list[Splits] = []
         self.spans: dict[int, list[int]] = {}
-        """Of gangs of several GPUs, by model."""
+        """Spans of gangs of several GPUs, by model."""
 
     def add_all(self, apps: Int, bidders: Int) -> None:
         s = self.s

@@ -1,1 +1,1 @@
-"""What GPU time is charged to whom: a fold over the event log, by lease and by day."""
+"""GPU time charged to users: a fold over the event log, by lease and by day."""

@@ -1,7 +1,7 @@
-"""What a fold of the log charges: leases, and the time that is added to the totals of days.
+"""Charges of a fold of the log: leases, and the time that is added to the totals of days.
 
-Amounts are GPU-seconds, of which ``leased`` is the sum of the useful, restart, lost and idle ones; ``cost`` is in the currency
-of the tariff.
+Amounts are GPU-seconds, of which ``leased`` is the sum of the useful, restart, lost and idle ones; ``cost`` is in the
+currency of the tariff.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Amounts(NamedTuple):
 
     @property
     def useful(self) -> GpuSeconds:
-        """What is left of the leased time."""
+        """Useful part of the leased time: leased minus restart, lost and idle."""
         return self.leased - self.restart - self.lost - self.idle
 
     def plus(self, other: Amounts) -> Amounts:
@@ -44,7 +44,7 @@ class Amounts(NamedTuple):
 
 
 class Payer(NamedTuple):
-    """Who pays, for what, in which currency ("" where none is set)."""
+    """Account that is charged: user, group, GPU type, and currency ("" where none is set)."""
 
     user: str
     group: str

@@ -57,12 +57,12 @@ class Accounts:
             handle(self, time, record)
 
     def account(self, app: int, gpu_type: str) -> Payer:
-        """Who pays for an app's time on GPUs of this type."""
+        """Account that is charged for an app's time on GPUs of this type."""
         user = self.users.get(app, UNKNOWN)
         return Payer(user, dict(self.tariff.groups).get(user, ""), gpu_type, self.tariff.currency)
 
     def price(self, gpu_type: str) -> float:
-        """Of a GPU hour now."""
+        """Price of a GPU hour now."""
         prices = dict(self.tariff.prices)
         return prices.get(gpu_type, prices.get("*", 0.0))
 
@@ -167,7 +167,7 @@ class Tally:
         self.leases[lease.job, lease.attempt] = replace(lease)
 
     def total(self) -> Amounts:
-        """Of all accounts."""
+        """Sum over all accounts."""
         out = Amounts()
         for charge in self.charges:
             out = out.plus(charge.amounts)

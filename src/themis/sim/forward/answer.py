@@ -94,7 +94,7 @@ class Answer:
 
     @property
     def basis(self) -> str:
-        """What the figures rest on, as a sentence."""
+        """Basis of the figures, as a sentence."""
         further = "with further arrivals as in the past" if self.arrivals else "without further arrivals"
         runs = f"{counted(self.simulations, 'simulation')} of each case, {further}"
         c = self.correction
@@ -103,7 +103,9 @@ class Answer:
         return f"{runs}. 80 % intervals, calibrated by {counted(c.ended, 'past forecast')} of the same log."
 
     def of_user(self, user: str) -> Answer:
-        """What a user who is no administrator may see: the own apps, and sentences about all that name no other."""
+        """Part of the answer that a user who is no administrator may see: own apps, and sentences about all that name
+        no other app.
+        """
         return replace(self, apps=[row for row in self.apps if row.user == user])
 
     def to_dict(self) -> dict[str, Any]:

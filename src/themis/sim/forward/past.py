@@ -139,7 +139,7 @@ def _in_process(job: tuple[_Past, Seconds]) -> list[Forecast]:
 
 
 def correction(forecasts: Sequence[Forecast]) -> Correction:
-    """What follows from past forecasts; no correction from fewer than ``FEWEST`` that came true."""
+    """Correction from past forecasts; none if fewer than ``FEWEST`` came true."""
     ended, still = [f for f in forecasts if f.ended], [f for f in forecasts if not f.ended]
     counts = {"ended": len(ended), "still": len(still), "held": sum(f.low <= f.actual <= f.high for f in ended)}
     if len(ended) < FEWEST:

@@ -1,4 +1,4 @@
-"""What is asked of a present state: which policies, which machines more or fewer, without which apps, how far ahead."""
+"""What-if question on a present state: policies, machines added or removed, apps left out, and the horizon."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _GPUS = re.compile(r"(\d{1,9})(?:@(.+))?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is asked.
+    """What-if question.
 
     Attributes
     ----------

@@ -35,7 +35,7 @@ MOST_DRAWN = 20_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What is simulated: a policy, with or without the question's changes."""
+    """Simulated case: a policy, with or without the question's changes."""
 
     policy: str
     changed: bool
@@ -106,7 +106,7 @@ class _Seed:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What is simulated under each seed."""
+    """Work simulated under each seed."""
 
     present: Present
     asked: Question

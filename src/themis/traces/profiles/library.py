@@ -48,7 +48,7 @@ def every_model(folder: Path) -> ProfileBook:
 
 
 def added(folder: Path) -> dict[str, Path]:
-    """What a user added, by name."""
+    """Tables that a user added, by name."""
     return {path.stem: path for path in sorted(folder.glob("*.csv"))} if folder.is_dir() else {}
 
 
