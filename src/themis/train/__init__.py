@@ -1,4 +1,4 @@
-"""What a training script imports: progress, preemption, checkpoints. Five lines make a loop resumable::
+"""Interface for training scripts: progress, preemption, checkpoints. Five lines make a loop resumable::
 
     from themis import train
 

@@ -105,7 +105,7 @@ class NoiseScale:
         return min(2 * batch_size, limit)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs; a gradient that waits for its pair is left out."""
+        """State for a checkpoint; a gradient that waits for its pair is left out."""
         return {
             "noise": self._noise,
             "signal": self._signal,
@@ -141,7 +141,7 @@ class GradientNorm:
         self.parameters = [p for p in parameters if p.requires_grad]
         self.small, self.large, self.threshold, self.every = small, large, threshold, every
         self.norms: list[float] = []
-        """Of each epoch's mean gradient."""
+        """Norm of each epoch's mean gradient."""
         self._sum: Tensor | None = None
         self._steps = 0
         self._size = small
@@ -170,7 +170,7 @@ class GradientNorm:
         self._size, self._looked = self.small, len(self.norms)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs, an interrupted epoch's gradient included."""
+        """State for a checkpoint, including the gradient of an interrupted epoch."""
         return {
             "norms": list(self.norms),
             "size": self._size,

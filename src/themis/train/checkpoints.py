@@ -84,7 +84,7 @@ def replace(draft: Path, final: Path) -> None:
 
 
 def newest(final: Path) -> Path | None:
-    """What ``replace`` put there last, also where it was killed in the middle; None if it never did."""
+    """The path that ``replace`` wrote last, even if it was killed midway; None if it never wrote one."""
     return next((path for path in (final, _older(final)) if path.exists()), None)
 
 

@@ -81,7 +81,7 @@ class Run:
         self._each_epoch: Callable[[int], object] | None = None
         self._batches = 0
         self._epochs = 0.0
-        """What a loop that counts by itself reported."""
+        """Epochs reported by a loop that counts them itself."""
         self._loss: Any = None
         self._runs: dict[str, str] = {}
         self._loaded = False

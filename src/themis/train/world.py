@@ -1,4 +1,4 @@
-"""What a job knows from its environment; every name has a default, so that a script runs without Themis too."""
+"""Values that a job reads from its environment; every name has a default, so that a script also runs without Themis."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What callers ask: gRPC and HTTP, who may ask what, submissions, views of the queue. Stands on the engine room."""
+"""Entry points for callers: gRPC and HTTP, permissions, submissions, views of the queue. Uses the engine package."""

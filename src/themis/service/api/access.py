@@ -1,4 +1,5 @@
-"""Who may call: the token of the data directory, which may do everything, and users' tokens, each of which acts as its user.
+"""Authentication of callers: the token of the data directory, which may do everything, and users' tokens, each of which
+acts as its user.
 
 Tokens of users are shown once, when they are made; the data directory keeps their hashes, in ``users.json`` (mode 600).
 """
@@ -20,7 +21,7 @@ from themis.errors import InputError, ThemisError, UnknownName
 from themis.jobs.readers import NAMED
 
 NAME = NAMED
-"""Of users, apps and jobs: what a file name, a table and a shell bear."""
+"""Pattern for names of users, apps and jobs: characters that suit file names, tables and a shell."""
 WORDS = "1 to 64 letters, digits, dots, dashes or underscores, the first a letter or digit"
 
 

@@ -50,7 +50,7 @@ class Course:
 
 
 def course(arbiter: Arbiter, app: int) -> Course:
-    """Of the app of this number, which must be there."""
+    """The course of the app with this number, which must exist."""
     epoch, first = arbiter.epoch, int(arbiter.state.apps.first_job[app])
     with closing(sqlite3.connect(f"{arbiter.journal.path.absolute().as_uri()}?mode=ro", uri=True)) as db:
         leases = db.execute(

@@ -1,8 +1,9 @@
-"""Who did what from where: sign-ins and changes, in ``audit.db`` of the data directory. The journal has what followed.
+"""Audit log of sign-ins and changes by user and address, in ``audit.db`` of the data directory. The effects are in the
+journal.
 
-Nobody can wash out what others did: changes are kept by time (``audit_keep``), those of each user who is no administrator up to a
-number of their own, and refused calls, which anybody can make, are one row a minute for each caller, action and reason, with their
-count, likewise up to a number for each caller.
+No user can displace the entries of others: changes are kept by time (``audit_keep``), up to a maximum number for each
+user who is not an administrator. Refused calls, which anyone can make, are counted in one row a minute for each caller,
+action and reason, also up to a maximum number for each caller.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ NAMED = ("app", "node", "user", "name")
 
 
 class Audited(Protocol):
-    """What has such methods: who calls them, and where they are recorded."""
+    """Object with audited methods: its caller, and the audit log."""
 
     caller: Caller
     audit: Audit
@@ -39,7 +39,7 @@ def audited(method: Callable[[Any, Any], T]) -> Callable[[Any, Any], T]:
 
 
 def target_of(request: Any) -> str:
-    """What a request is about, in few words; without programs and values that may be secret."""
+    """Short description of the target of a request, without programs and values that may be secret."""
     fields = request.DESCRIPTOR.fields_by_name
     if "values" in fields:  # of settings, which all users may see anyway
         values = dict(request.values)

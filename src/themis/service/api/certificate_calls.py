@@ -66,7 +66,8 @@ class Certificates:
 
     @property
     def cacert(self) -> Path:
-        """What clients of this data directory verify against: the authority, or the certificate that the administrator gave."""
+        """The file that clients of this data directory verify against: the authority, or the administrator's
+        certificate."""
         return self.authority.path if self.authority else self.files.certificate
 
     @property
@@ -76,7 +77,8 @@ class Certificates:
 
     @property
     def fingerprint(self) -> str:
-        """Of the service's authority, for users to compare; empty where the administrator gave a certificate."""
+        """Fingerprint of the service's authority, for users to compare; empty if the administrator gave a
+        certificate."""
         return self.authority.fingerprint if self.authority else ""
 
     def refresh(self) -> str:
@@ -107,7 +109,7 @@ class Certificates:
             self._thread.join()
 
     def _look(self) -> tuple[object, ServerFiles, Facts]:
-        """What tells one state of the files from another, the files, and what the certificate says."""
+        """A key that changes with the files, the files, and the facts of the certificate."""
         if self.authority:
             files = self.authority.server(self._names())
             return _state(files), files, read_facts(files)

@@ -21,7 +21,7 @@ ANSWER_S = 10.0
 """Seconds in which a connection must take 48 KiB of an answer, or what is left of it."""
 MOST_WAITING = 256
 MOST_BYTES = 1 << 16
-"""Of a request line and headers."""
+"""Maximum bytes of a request line and its headers."""
 
 
 class Connection(H11Protocol):

@@ -56,7 +56,7 @@ class Courses:
             return self.lending.course(max(now, self._last) if whole else self._last), whole
 
     def ask(self, work: Callable[[Reference], Answer], records: int) -> Answer | None:
-        """What the reference says; None where records are missing or there are still many to read."""
+        """The result of ``work`` on the reference; None if records are missing or too many are left to read."""
         with self._lock:
             whole = self._catch_up(records)
             return work(self.lending.reference) if whole and not self._compacted else None
@@ -85,11 +85,12 @@ class Courses:
 
 
 def reply(course: Course, whole: bool, epoch: Seconds, caller: Caller, user: str, between: str) -> pb.FairnessReply:
-    """What a caller may see of a course: administrators all users, users themselves and the sum of all others.
+    """The part of a course that a caller may see: administrators see all users, users see themselves and the sum of all
+    others.
 
     Parameters
     ----------
-    user : whose row is asked for; empty: of all that the caller may see.
+    user : user whose row is requested; empty: all that the caller may see.
     """
     out = pb.FairnessReply(
         start=epoch + course.start, width=course.width, until=epoch + course.end, whole=whole, between=between
@@ -124,7 +125,7 @@ def _hours(entitled: Float, leased: Float) -> dict[str, object]:
 
 
 def budgets(arbiter: Arbiter, user: str = "") -> pb.BudgetsReply:
-    """What is used of budgets; of those that apply to ``user``, empty: of all."""
+    """Use of the budgets that apply to ``user`` (empty: of all budgets)."""
     books, now = arbiter.engine.books, arbiter.instant
     currency = books.accounts.tariff.currency if books.accounts else ""
     out = pb.BudgetsReply()

@@ -312,7 +312,7 @@ def _target(scope: Scope) -> tuple[str, str]:
 
 
 def address_of(request: Request) -> str:
-    """Of the other end of the connection; headers of proxies are not believed."""
+    """Address of the other end of the connection; headers of proxies are ignored."""
     return request.client.host if request.client is not None else ""
 
 

@@ -203,7 +203,7 @@ def reference(kind: Descriptor) -> Schema:
 
 
 def body_schema(kind: Descriptor, without: Container[str] = ()) -> Schema:
-    """Of a message in a request: every field may be missing, and no other may be there."""
+    """Schema of a message in a request: every field is optional, and unknown fields are refused."""
     fields = [field for field in kind.fields if field.name not in without]
     oneofs = [[f.name for f in oneof.fields] for oneof in kind.oneofs if len(oneof.fields) > 1]
     pairs = [[a, b] for names in oneofs for i, a in enumerate(names) for b in names[i + 1 :]]
@@ -216,7 +216,7 @@ def body_schema(kind: Descriptor, without: Container[str] = ()) -> Schema:
 
 
 def reply_schema(kind: Descriptor) -> Schema:
-    """Of a message in a reply: every field without presence is there."""
+    """Schema of a message in a reply: every field without presence is required."""
     return {
         "type": "object",
         "properties": {field.name: schema_of(field) for field in kind.fields},

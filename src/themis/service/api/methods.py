@@ -62,9 +62,9 @@ if TYPE_CHECKING:
 STREAMS, READS, WHYS, WHAT_IFS = 48, 24, 8, 2
 """Most concurrent calls: that follow events or logs; that read records, logs or the state to their end; that ask why; what if."""
 STREAMS_OF_USER, READS_OF_USER, WHYS_OF_USER, WHAT_IFS_OF_USER = 12, 6, 2, 1
-"""Of these, of one user who is not an administrator."""
+"""Maximum number of these calls for one user who is not an administrator."""
 STREAMS_KEPT, READS_KEPT, WHYS_KEPT, WHAT_IFS_KEPT = 8, 6, 2, 1
-"""Of these, reserved for administrators."""
+"""Number of these calls that are reserved for administrators."""
 WORKERS = STREAMS + READS + WHYS + WHAT_IFS + 32
 """Threads that answer: one for each of these calls, and some for calls that are answered right away."""
 POLL_S = 0.25
@@ -106,7 +106,7 @@ class Api:
         )
         self.caller = access.owner
         self.http_port = 0
-        """Of the HTTP API, once it is served; 0 for none."""
+        """Port of the HTTP API once it is served; 0 if it is not."""
         self.ending = threading.Event()
         most = arbiter.config.max_agents
         self.streams = CallLimit(
@@ -367,7 +367,7 @@ class Api:
         return self._look(lambda a: accounts.usage(a, request, user))  # type: ignore[no-any-return]
 
     def Fairness(self, request: pb.UsersRequest) -> pb.FairnessReply:
-        """What users were entitled to and had over time; read outside the arbiter's thread."""
+        """GPU-hours over time that users were entitled to and received; read outside the arbiter's thread."""
         user = self.caller.may_see(request.user, "course") if request.user else ""
         with self._reads.take(self.caller):
             last, now, between = self._look(lambda a: (a.journal.last()[0], a.now(), a.state.between))
@@ -375,7 +375,7 @@ class Api:
             return fairness.reply(course, whole, self.arbiter.epoch, self.caller, user, between)
 
     def Budgets(self, request: pb.UsersRequest) -> pb.BudgetsReply:
-        """What is used of budgets: those of the caller, or for administrators all."""
+        """Use of budgets: those of the caller, or all for administrators."""
         user = self.caller.may_see(request.user, "budgets")
         return self._look(lambda a: fairness.budgets(a, user))  # type: ignore[no-any-return]
 

@@ -24,7 +24,7 @@ MOST_ROWS, MOST_REASONS = 60, 20
 """Apps of each kind; of those that wait for GPUs, how many are examined further."""
 DAY_S = 86400.0
 BINS = 144
-"""Of the last day: 10 minutes each; shorter where the service is younger."""
+"""Number of bins for the last day, 10 minutes each; shorter if the service is younger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

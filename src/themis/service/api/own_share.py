@@ -1,9 +1,8 @@
-"""What apps would have on their own share of the cluster, for ``share`` and ``why``: ``rho_reference`` and what was lent.
+"""Forecast for apps on their own share of the cluster, for ``share`` and ``why``: ``rho_reference`` and lending.
 
-The reference (``report.reference_finish``) is a fold over the journal that goes on where it stopped (``fairness.Courses``),
-asked in
-callers' threads. An app that is not over ends as is forecast now; its time on its own share is that of the report if the journal
-ended here.
+The reference (``report.reference_finish``) is an incremental fold over the journal (``fairness.Courses``), which
+runs in callers' threads. An unfinished app ends as forecast now; its time on its own share is that of a report on the
+journal up to here.
 """
 
 from __future__ import annotations
@@ -29,13 +28,14 @@ HALVINGS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Present:
-    """What the arbiter knows now.
+    """Values of the arbiter at the present time.
 
     Attributes
     ----------
-    record : number of the journal's last record. ``now`` : seconds since the journal began. ``gpus`` : in service.
-    start_s : seconds that a start takes. ``lives`` : of active apps, seconds from arrival to their forecast end, without those
-        that their user held them. ``users`` : their users. ``had`` : GPU-seconds that they were leased.
+    record : number of the journal's last record. ``now`` : seconds since the journal began. ``gpus`` : GPUs in
+        service.
+    start_s : seconds that a start takes. ``lives`` : seconds of active apps from arrival to their forecast end, without
+        holds by their user. ``users`` : their users. ``had`` : GPU-seconds that they were leased.
     """
 
     record: int
@@ -49,7 +49,7 @@ class Present:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnShare:
-    """Of an active app: both forms of ``rho_reference``, and when it would end on its own share, in seconds of the journal."""
+    """Both forms of ``rho_reference`` of an active app, and its end on its own share, in seconds of the journal."""
 
     rho_reference: float
     rho_attainable: float
@@ -57,7 +57,7 @@ class OwnShare:
 
 
 def present(state: State, record: int) -> Present:
-    """Of a state that is as of now."""
+    """Present values of a state that is up to date."""
     view = snapshots.take(state)
     with np.errstate(all="ignore"):
         lives = view.app_elapsed + FinishTime(view, Form.PAPER).left if view.apps else np.zeros(0)
@@ -74,7 +74,7 @@ def present(state: State, record: int) -> Present:
 
 
 def shares(reference: Reference, at: Present) -> dict[int, OwnShare]:
-    """Of every active app whose end on its own share is known."""
+    """Own share of every active app whose end on its own share is known."""
     lasted, out = reference.lasted(), dict[int, OwnShare]()
     for a, life in at.lives.items():
         if a < len(lasted) and 0 < lasted[a] < FARTHEST_S and math.isfinite(life):

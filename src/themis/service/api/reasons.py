@@ -40,7 +40,7 @@ class Code(StrEnum):
     """Other apps must end first."""
     QUOTA = "quota"
     BUDGET = "budget"
-    """What its user or group may use in this period is used up."""
+    """The budget of its user or group for this period is used up."""
     AT_ONCE = "at_once"
     BACKOFF = "backoff"
     """Its last attempt failed, or ended after a few seconds and asked for another; the next one waits."""
@@ -109,7 +109,8 @@ def reason(engine: Engine, epoch: Seconds, app: int, s: State) -> Reason:
 
 
 def of_gpus(engine: Engine, app: int, s: State) -> Reason:
-    """What keeps an app from running (more) that nothing else than GPUs does; in ``reason``, the rest comes first."""
+    """The reason why an app does not run (more) when only GPUs are missing; ``reason`` checks all other reasons
+    first."""
     status = s.jobs.status[s.app_jobs(app)]
     if not (status <= Status.RUNNING).any():
         if (status == Status.HELD).any():

@@ -44,7 +44,8 @@ class SignIn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """Whose a name is at the provider. ``group`` : of the settings, that sign-ins gave the user; empty: none."""
+    """Owner of a user name at the provider. ``group`` : group of the settings that a sign-in gave the user; empty:
+    none."""
 
     issuer: str
     subject: str

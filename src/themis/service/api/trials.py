@@ -46,9 +46,9 @@ def of_app(arbiter: Arbiter, ref: str) -> pb.TrialsReply:
 
 
 def add_reports(found: pb.TrialsReply, journal: Path, epoch: Seconds) -> None:
-    """What the jobs reported, and how those ended that did not run to their end; for any thread.
+    """Add the values that the jobs reported, and the endings of jobs that stopped early; callable from any thread.
 
-    ``epoch`` : begin of the journal, in seconds since 1970.
+    ``epoch`` : start of the journal, in seconds since 1970.
     """
     trials = {trial.job: trial for trial in found.trials}
     with closing(sqlite3.connect(f"{journal.absolute().as_uri()}?mode=ro", uri=True)) as db:

@@ -1,4 +1,4 @@
-"""What callers see: rows made from core state and journal, in the arbiter's thread."""
+"""Views for callers: rows made from core state and journal, in the arbiter's thread."""
 
 from __future__ import annotations
 
@@ -306,9 +306,9 @@ def owners(arbiter: Arbiter) -> tuple[list[str], list[int]]:
 
 
 def share(arbiter: Arbiter, user: str = "", rho: dict[int, float] | None = None) -> pb.ShareReply:
-    """Who holds how much now, and had so far; ``fair`` is a user's part of the weight in the system.
+    """Present and past use of each user; ``fair`` is the user's part of the weight in the system.
 
-    ``rho`` : what ``rho_now`` says, asked if it is not given.
+    ``rho`` : result of ``rho_now``, computed if it is not given.
     """
     s = state_now(arbiter)
     rho = rho_now(s) if rho is None else rho

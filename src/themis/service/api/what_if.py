@@ -31,15 +31,15 @@ NICENESS = 10
 SIMULATE_S, LEARN_S = 20.0, 20.0
 """For the simulations of a question, and for those of the past that intervals are calibrated by."""
 LONGEST_S = 180.0
-"""Of the process; it is ended then."""
+"""Maximum seconds that the process runs before it is terminated."""
 SIMULATIONS, MOST_SIMULATIONS = 20, 100
 MOST_NAMED = 16
-"""Of policies, and of machines or apps."""
+"""Maximum number of policies, and of machines or apps, in a request."""
 MOST_APPS = 2000
 
 
 def question_of(request: pb.WhatIfRequest) -> Question:
-    """What is asked.
+    """The question in a request.
 
     Raises
     ------

@@ -64,7 +64,7 @@ class _Window:
     until: Seconds
     asked: set[int]
     terms: Mapping[int, Terms] = field(default_factory=dict)
-    """Of the bids; empty while it is rho that is asked for."""
+    """Terms of the bids; empty while rho is requested."""
     rho: dict[int, float] = field(default_factory=dict)
     bids: dict[int, OutsideBid] = field(default_factory=dict)
     wrong: set[int] = field(default_factory=set)

@@ -208,7 +208,7 @@ class Arbiter:
 
     @property
     def quarantine(self) -> Quarantine:
-        """Who is about to be quarantined, and whether decisions are made."""
+        """The pending quarantines, and whether decisions are made."""
         return self.engine.quarantine
 
     @property
@@ -316,7 +316,7 @@ class Arbiter:
         return found[-1].app
 
     def _bundles_needed(self) -> set[str]:
-        """Of apps that have not ended; called from any thread."""
+        """Bundles of apps that have not finished; callable from any thread."""
         return {program.bundle for programs in list(self.programs.values()) for program in programs if program.bundle}
 
     def _live_apps(self) -> set[int]:

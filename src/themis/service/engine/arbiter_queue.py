@@ -1,4 +1,5 @@
-"""What the arbiter needs of an executor, and what executors, solvers and agents send to the arbiter's queue."""
+"""Interface that the arbiter requires of an executor, and items that executors, solvers and agents send to the
+arbiter's queue."""
 
 from __future__ import annotations
 
@@ -72,7 +73,7 @@ class Outbox:
         self.waiting.append(partial(self._executor.resize, machine, gpus))
 
     def take(self) -> list[Callable[[], object]]:
-        """What waits; nothing waits afterwards."""
+        """Remove and return the waiting functions."""
         out, self.waiting = self.waiting, []
         return out
 

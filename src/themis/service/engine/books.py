@@ -141,7 +141,7 @@ class Books:
 
     @property
     def zone(self) -> tzinfo:
-        """Of the service's days."""
+        """Time zone of the service's days."""
         return zone_called(self.accounts.tariff.zone if self.accounts else "UTC")
 
     def leases(self, where: str, *values: object) -> list[ChargedLease]:
@@ -150,7 +150,8 @@ class Books:
         return [_lease(row) for row in rows]
 
     def sum_since(self, day: str, users: Iterable[str], column: str) -> float:
-        """What was charged to these users since a day of the service's time zone: of ``leased`` in GPU-seconds, or ``cost``."""
+        """Sum charged to these users since a day in the service's time zone; ``column`` : ``leased`` (GPU-seconds) or
+        ``cost``."""
         members = sorted(users)
         row = self.journal.db.execute(
             f"SELECT total({column}) FROM usage WHERE zone = 'local' AND day >= ? AND user IN ({', '.join('?' * len(members))})",

@@ -18,7 +18,7 @@ from themis.service.engine.config import Budget, Config
 from themis.service.engine.engine import Engine
 
 PREFIX = "budget "
-"""Of the names of quotas that stand for budgets."""
+"""Prefix for names of quotas that stand for budgets."""
 NEAR = 1e-9
 """Relative; so close to its limit a budget is used up, for the instant that it was forecast for may be rounded."""
 LEAST_S = 0.1

@@ -16,7 +16,7 @@ from hashlib import blake2b
 SIZE = 16
 """Bytes of a digest."""
 BEGIN = bytes(SIZE)
-"""What the first record follows."""
+"""Digest before the first record."""
 CHAINED, SEALS = "records", "seals"
 """The tables whose rows have no seal; all others' have one."""
 
@@ -46,7 +46,7 @@ def linked(rows: Iterable[Row]) -> Iterator[tuple[Row, bool]]:
 
 
 def _digest(before: bytes, row: Row, stored: bytes) -> bytes:
-    """What a row's digest should be."""
+    """The digest that a row should have."""
     number, time, kind, line, _ = row
     if kind == "Compacted" and len(stored) == 2 * SIZE:
         return compacted(before, stored[:SIZE], number, time, line)
@@ -59,7 +59,7 @@ def compacted(kept: bytes, last: bytes, number: int, time: float, line: bytes | 
 
 
 def seal(*values: object) -> bytes:
-    """Of a row's values."""
+    """Digest of a row's values."""
     hashed = blake2b(digest_size=SIZE)
     for value in values:
         text = value if isinstance(value, bytes) else repr(value).encode()

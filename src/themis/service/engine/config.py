@@ -45,13 +45,15 @@ NOTICES = ("finished", "failed", "preempted", "idle", "intrusion", "budget", "ma
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notify:
-    """Who is notified of what.
+    """Notification settings: recipients and events.
 
     Attributes
     ----------
-    admins : addresses as apprise takes them. ``users`` : likewise, by user. ``events`` : of ``NOTICES``.
-    preempted_after_s : of an app that waits so long after it lost its GPUs. ``per_hour`` : most messages to one recipient.
-    disk_free : bytes; below, the disk is nearly full.
+    admins : addresses in the syntax of apprise. ``users`` : addresses by user. ``events`` : events to notify of, from
+        ``NOTICES``.
+    preempted_after_s : seconds that an app waits after it lost its GPUs before a notification. ``per_hour`` : maximum
+        number of messages to one recipient.
+    disk_free : free bytes below which the disk counts as nearly full.
     """
 
     admins: tuple[str, ...] = ()
@@ -263,7 +265,7 @@ class Config:
         )
 
     def weight(self, user: str) -> float:
-        """What multiplies into the weight of the user's apps: the user's weight times the group's."""
+        """Factor on the weight of the user's apps: the user's weight times the group's."""
         known = self._user(user)
         group = next((g for g in self.groups if known and g.name == known.group), None)
         return (known.weight if known else self.others_weight) * (group.weight if group else 1.0)

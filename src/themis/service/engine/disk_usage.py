@@ -1,9 +1,10 @@
-"""Who has how much in a data directory: checkpoints, logs and folders of jobs, files they were sent with, and copies; by user.
+"""Disk usage of users in a data directory: checkpoints, logs and folders of jobs, files that they were sent with, and
+copies.
 
     DATA_DIR/run/checkpoints/appA/jobJ    DATA_DIR/run/nodes/NODE/{logs,tasks,work,checkpoints}/jobJ-attemptA
     DATA_DIR/bundles/SHA256               DATA_DIR/copies/files/SHA256
 
-What lies there is measured (``usage_of``), for folders have no owner that the service could ask the file system for.
+Folders are measured (``usage_of``), because the file system does not record the Themis user that a folder belongs to.
 """
 
 from __future__ import annotations

@@ -83,9 +83,10 @@ class Engine(Driver):
     out: list[Command] = field(default_factory=list)
     quarantine: Quarantine = field(default_factory=Quarantine)
     late: list[Command] = field(default_factory=list)
-    """What follows from quarantines that hold from a skipped record on, until they are recorded themselves."""
+    """Commands that follow from quarantines which apply from a skipped record on, until these are recorded
+    themselves."""
     late_owners: set[Owner] = field(default_factory=set)
-    """Who they are of."""
+    """Owners in these quarantines."""
     instead: str = ""
     """Why the fallback makes the next decision, instead of the policy; empty where the policy makes it."""
     books: Books = field(init=False)
@@ -137,7 +138,7 @@ class Engine(Driver):
             self.feed(Wake(), time)
 
     def commands(self) -> list[Command]:
-        """What is to be done since the last call; ask after the journal's transaction."""
+        """Return and clear the commands since the last call; call it after the journal's transaction."""
         out, self.out = self.out, []
         return out
 

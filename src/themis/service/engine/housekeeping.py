@@ -411,7 +411,7 @@ def _words(seconds: Seconds) -> str:
 
 
 def intrusion_words(state: State, found: GangIntrudes | GpusIntruded) -> list[str]:
-    """What a gang does on GPUs that it does not hold, a sentence without its full stop for each GPU."""
+    """Sentences, without full stops, on the use of GPUs that a gang does not hold, one for each GPU."""
     here, app = state.gpus_of[found.machine], int(state.jobs.app[found.job])
     by = f"process {found.pids[0]}" if len(found.pids) == 1 else f"processes {', '.join(map(str, found.pids))}"
     whose = f"app {app} ({state.app_specs[app].name}), which does not hold it"

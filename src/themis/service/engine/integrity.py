@@ -85,7 +85,7 @@ def _check_end(db: sqlite3.Connection, path: Path, last: int) -> None:
 
 @cache
 def arithmetic() -> str:
-    """What the last digit of a float may depend on: version, libraries and the processor's kind."""
+    """Versions, libraries and processor type, on which the last digit of a float may depend."""
     simd = np.show_config(mode="dicts").get("SIMD Extensions", {}).get("found", [])
     return f"Themis {__version__}, numpy {np.__version__}, {platform.machine()} {' '.join(simd)}, {'-'.join(platform.libc_ver())}"
 

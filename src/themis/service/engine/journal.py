@@ -34,7 +34,7 @@ from themis.service.engine.records import Records
 from themis.service.engine.transactions import NO_ROOM, NoRoom
 
 SCHEMA = 6
-"""Of the tables; that of the records is ``themis.model.events.SCHEMA``. Nothing was released with another one."""
+"""Version of the table schema; that of the records is ``themis.model.events.SCHEMA``. No other version was released."""
 LAST_OLDER = "fcc95fc"
 """The last commit that reads journals of schema 1 to 5."""
 
@@ -81,12 +81,13 @@ CREATE INDEX apps_of_user ON apps (user, submitted);
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the arbiter does for an app besides scheduling.
+    """Conditions and limits of an app that the arbiter applies besides scheduling.
 
     Attributes
     ----------
-    after : (app, ok | any | failed), the apps that must have ended like that. ``waiting`` : they have not yet.
-    held : its user holds it, or the service because of ``why``. ``walltime_s`` : most seconds of each job, over all its attempts.
+    after : (app, ok | any | failed), dependencies with the required outcome. ``waiting`` : they are not met yet.
+    held : its user holds it, or the service does because of ``why``.
+    walltime_s : maximum seconds of each job, over all its attempts.
     """
 
     after: tuple[tuple[int, str], ...] = ()
@@ -98,7 +99,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What was submitted, in addition to the app itself. ``key`` makes a repeated submission harmless."""
+    """Details of a submission in addition to the app itself. ``key`` makes a repeated submission harmless."""
 
     app: int
     name: str

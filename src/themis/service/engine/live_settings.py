@@ -32,17 +32,17 @@ from themis.service.engine.recovery import Start, given_before, keep_book, kept_
 
 
 class LiveSettings:
-    """What holds, since the last change of it.
+    """Settings in force since their last change.
 
     Parameters
     ----------
-    engine : folded. ``hosts`` : machines that were found, where the settings name none. ``config``, ``book`` : as this
-        start was given them, the latter without what came with submissions.
+    engine : engine after the fold. ``hosts`` : machines that were found, if the settings name none.
+    config, book : settings and profiles of this start, without profiles that came with submissions.
 
     Attributes
     ----------
-    config : in force. ``given`` : as given at this start, or at the last reload.
-    starting : what this start changed, and what it left although it was given otherwise, in a sentence each.
+    config : settings in force. ``given`` : settings of this start or of the last reload.
+    starting : sentences on settings that this start changed, and on those that it kept despite other values given.
     """
 
     def __init__(self, engine: Engine, hosts: Sequence[Host], config: Config, book: ProfileBook) -> None:
@@ -54,7 +54,7 @@ class LiveSettings:
         self.per_gpu = per_gpu(config, engine.core.state)
 
     def serve(self, executor: Outbox, housekeeping: Housekeeping) -> None:
-        """Who else has to know of changes."""
+        """Set the executor and the housekeeping, which are notified of changes."""
         self._executor, self._housekeeping = executor, housekeeping
         self.per_gpu = per_gpu(self.config, self.engine.core.state)
 
@@ -87,7 +87,7 @@ class LiveSettings:
         return replace(host, machine=replace(host.machine, gpus=len(devices)), devices=devices)
 
     def with_missing(self, event: GpusWithheld) -> GpusWithheld:
-        """What a machine withholds, with those of its GPUs that are no longer found."""
+        """Add the GPUs of a machine that are no longer found to those that it withholds."""
         state, name = self.engine.core.state, self.engine.core.state.machines[event.machine].name
         host = next((host for host in self.hosts if host.machine.name == name), None)
         if host is None or not host.devices or set(host.devices) == self.found[name]:

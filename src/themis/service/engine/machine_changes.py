@@ -49,14 +49,16 @@ def _host(name: str, gpus: list[tuple[str, str]]) -> Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PerGpu:
-    """What each GPU's job may ask for: an even part of this machine's CPU cores, and of its memory in bytes."""
+    """Resources that a job may request per GPU: an even part of this machine's CPU cores, and of its memory in
+    bytes."""
 
     cpus: float
     memory: float
 
 
 def per_gpu(config: Config, state: State) -> PerGpu | None:
-    """Of this machine, which virtual ones share; None where the machines are an engine's, which are not known so well."""
+    """Resources per GPU of this machine, which virtual machines share; None if an engine provides the machines, whose
+    resources are unknown."""
     gpus = int(state.machine_size.sum())
     if config.engine != "local" or not gpus:
         return None

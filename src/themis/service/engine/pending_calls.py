@@ -1,4 +1,4 @@
-"""What callers' threads ask of the arbiter's thread: a function to run there, and its result once all is on disk."""
+"""Calls from other threads to the arbiter's thread: a function to run there, and its result once all is on disk."""
 
 from __future__ import annotations
 

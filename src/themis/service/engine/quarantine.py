@@ -52,7 +52,8 @@ class Owner:
 
 POLICY = Owner("policy", 0)
 SERVICE = Owner("service", 0)
-"""Of what no app, machine or policy causes: the clock, the settling of an instant, housekeeping, the commit."""
+"""Owner of errors that no app, machine or policy causes: in the clock, decisions at an instant, housekeeping, the
+commit."""
 _SHELL = frozenset(("Wake", "BidsCollected", "Compacted", "Header"))
 
 
@@ -63,7 +64,7 @@ def blame(error: Exception, owner: Owner | None) -> None:
 
 
 def owner_of(item: object, state: State) -> Owner | None:
-    """Whose an event or a message is; None where it names neither an app nor a machine."""
+    """The owner of an event or a message; None if it names neither an app nor a machine."""
     kind = type(item).__name__
     if kind in _SHELL:
         return SERVICE
@@ -108,19 +109,19 @@ class Fault:
 
     @property
     def record(self) -> Quarantined:
-        """What is written down."""
+        """The record of this quarantine for the journal."""
         app, machine = (self.owner.number if self.owner.kind == kind else None for kind in ("app", "machine"))
         return Quarantined(app=app, machine=machine, reason=self.reason, frames=self.frames, skipped=self.skipped)
 
 
 @dataclass(slots=True)
 class Quarantine:
-    """Who is about to be quarantined, and whether decisions are made.
+    """Pending quarantines, and whether decisions are made.
 
     Attributes
     ----------
-    off : why no decisions are made; empty while they are. For any thread to read.
-    waiting : to be recorded with the next transaction. ``ignored`` : owners of which no more is taken in, without a record.
+    off : reason why no decisions are made; empty while they are. Readable from any thread.
+    waiting : faults to record with the next transaction. ``ignored`` : owners whose input is ignored, without a record.
     """
 
     off: str = ""
@@ -186,7 +187,7 @@ class Quarantine:
 
 
 def of_record(record: Quarantined) -> Owner:
-    """Who is quarantined."""
+    """The owner in a quarantine record."""
     return Owner("app", record.app) if record.app is not None else Owner("machine", record.machine or 0)
 
 

@@ -32,7 +32,7 @@ KEPT = (
 
 
 class Records(Transactions):
-    """What is in order in a journal; ``Journal`` has the rest."""
+    """Ordered records of a journal; ``Journal`` has the other tables."""
 
     def __init__(self, path: Path, db: sqlite3.Connection) -> None:
         super().__init__(path, db)
@@ -121,7 +121,7 @@ class Records(Transactions):
         return (int(row[0]), float(row[1])) if row else (0, 0.0)
 
     def last_proof(self) -> Proof | None:
-        """What the last decision said for itself."""
+        """The proof of the last decision."""
         row = self.db.execute(
             "SELECT line FROM records WHERE kind = 'Allocated' ORDER BY number DESC LIMIT 1"
         ).fetchone()
@@ -129,7 +129,7 @@ class Records(Transactions):
         return record.solved.proof if isinstance(record, Allocated) else None
 
     def last_said(self, app: int) -> str:
-        """What an app's own agent did in the last decision, as ``AgentBid`` has it; empty if it has none."""
+        """The action of an app's own agent in the last decision, as in ``AgentBid``; empty if it has no agent."""
         rows = self.db.execute(
             "SELECT kind, line FROM records WHERE kind IN ('Allocated', 'AgentBid') ORDER BY number DESC LIMIT 600"
         )

@@ -42,12 +42,12 @@ log = logging.getLogger("themis.service")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What an arbiter is started with, as far as its journal has to agree.
+    """Start values of an arbiter that its journal has to match.
 
     Attributes
     ----------
-    machines : in order; none where nodes of an engine join by themselves.
-    fingerprint : of the profiles without those that came with submissions.
+    machines : machines in order; empty if nodes of an engine join by themselves.
+    fingerprint : fingerprint of the profiles without those that came with submissions.
     """
 
     config: Config
@@ -121,7 +121,7 @@ def keep_book(journal: Journal, name: str, book: ProfileBook) -> None:
 
 
 def kept_book(journal: Journal, name: str) -> ProfileBook | None:
-    """What ``keep_book`` kept."""
+    """The profile book that ``keep_book`` saved."""
     found = journal.meta(name)
     return None if found is None else ProfileBook.of(unpack(json.loads(found)))
 

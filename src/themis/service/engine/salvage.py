@@ -1,4 +1,4 @@
-"""What can still be read of a journal that is damaged: row by row, each checked by its own digest."""
+"""Recovery of a damaged journal: row by row, each checked by its own digest."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from themis.service.engine import chain, integrity
 
 @dataclass(slots=True)
 class Salvage:
-    """What can be read of a journal.
+    """Readable content of a journal.
 
     Attributes
     ----------
-    records : with whether each is as it was written. ``tables`` : good rows of the others, by column.
-    bad : (table, key, what) of rows that are not. ``known`` : number of the last record that was written, by whatever says so.
+    records : records, each with whether it is undamaged. ``tables`` : undamaged rows of the other tables, by column.
+    bad : (table, key, what) of damaged rows. ``known`` : number of the last written record, by any source.
     """
 
     records: list[tuple[chain.Row, bool]] = field(default_factory=list)

@@ -315,11 +315,12 @@ def machines_of(config: Config, hosts: Sequence[Host]) -> list[Machine]:
 
 
 def resizes(state: State, wanted: Sequence[Machine]) -> list[Event]:
-    """What brings the machines to these: GPUs come before others go, so that jobs find room.
+    """Events that change the machines to the wanted ones; GPUs are added before others are removed, so that jobs find
+    room.
 
     Raises
     ------
-    InputError : a machine would become another one while it serves.
+    InputError : a machine in service would change its GPU type or rack.
     """
     last = {machine.name: n for n, machine in enumerate(state.machines)}
     more: list[Event] = []
@@ -351,7 +352,7 @@ def resizes(state: State, wanted: Sequence[Machine]) -> list[Event]:
 
 
 def back_again(state: State, n: int, machine: Machine) -> list[Event]:
-    """What brings a machine that was removed back: with its ids, or as another one where its GPUs are others."""
+    """Events that bring a removed machine back: with its ids, or as a new machine if its GPU type or rack changed."""
     known = state.machines[n]
     if (known.gpu_type, known.rack) == (machine.gpu_type, machine.rack):
         return [MachineResized(machine=n, gpus=machine.gpus)]

@@ -1,8 +1,9 @@
-"""Who runs the policy: the arbiter's thread itself (tests), or a worker process, so that a slow policy delays no caller.
+"""Execution of the policy: in the arbiter's own thread (tests), or in a worker process, so that a slow policy delays no
+caller.
 
 A decision takes one task, or two where the policy asks for bids; the answer to each names the snapshot's version. One
-decision is in flight at a time, and what it was solved for may have changed by the time it comes: the core places what
-still fits and has the rest solved again.
+decision is pending at a time. The state may change until it arrives: the core places what still fits and has the rest
+solved again.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What the policy answered.
+    """Reply of the policy.
 
     Attributes
     ----------
-    bids : where the answer asks for bids, those that the service's own agents make.
-    problem : why the policy made no decision; the answer is then ``FALLBACK``'s.
+    bids : bids of the service's own agents, if the answer requests bids.
+    problem : reason why the policy made no decision; the answer is then ``FALLBACK``'s.
     seconds : wall time of policy and agents.
     """
 
@@ -133,7 +134,7 @@ class WorkerSolver:
         self.policy, self.seconds, self.send = policy, seconds, send
         self._worker: _Worker | None = None
         self._version: int | None = None
-        """Of the task in flight."""
+        """Version of the snapshot in the pending decision."""
         self._until: Seconds = 0.0
         self._last: Snapshot | None = None
         self._problem = ""
@@ -144,7 +145,8 @@ class WorkerSolver:
         self._end()
 
     def limit(self, seconds: Seconds) -> None:
-        """Of the process that runs the policy now, only where it is idle: it is replaced."""
+        """Set the time limit of a decision in seconds. The worker process is stopped only if it is idle; the next one
+        has the new limit."""
         if seconds != self.seconds:
             self.seconds = seconds
             if self._version is None:

@@ -1,4 +1,4 @@
-"""What the engine counts while it runs, for monitoring; of this process alone, so a restart begins at zero."""
+"""Counters of the engine for monitoring; they belong to this process, so a restart resets them to zero."""
 
 from __future__ import annotations
 
@@ -38,13 +38,14 @@ class Tally:
 
 @dataclass(slots=True)
 class Tallies:
-    """Of decisions, apps that ended and attempts.
+    """Counters of decisions, finished apps and attempts.
 
     Attributes
     ----------
-    decision_s : time that the policy ran for each decision. ``gap`` : of each decision's proof, in the unit of its objective.
-    decisions : by result: ``policy``, ``cut`` (stopped at its time limit) or ``fallback``. ``rho`` : of apps that ended.
-    apps, attempts : that ended, by outcome and by ending.
+    decision_s : seconds that the policy ran for each decision.
+    gap : gap in each decision's proof, in the unit of its objective. ``rho`` : rho of finished apps.
+    decisions : number by result: ``policy``, ``cut`` (stopped at its time limit) or ``fallback``.
+    apps, attempts : number of finished apps by outcome, and of ended attempts by ending.
     """
 
     decision_s: Tally = field(default_factory=lambda: Tally(SECONDS))
@@ -54,7 +55,7 @@ class Tallies:
     apps: Counter[str] = field(default_factory=Counter)
     attempts: Counter[str] = field(default_factory=Counter)
     _asked_s: Seconds = 0.0
-    """Of the decision under way: what the policy took before the bids."""
+    """Seconds that the policy took before the bids, for the pending decision."""
 
     def replied(self, answer: object, proof: Proof, seconds: Seconds, problem: str) -> None:
         """Count what the policy said: an answer, or a question to the agents, whose time belongs to the answer."""

@@ -35,8 +35,8 @@ LEAST_RESERVE = 256 << 10
 NO_ROOM = frozenset(
     (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_TRUNCATE)
 )
-"""What SQLite says of a full disk, a quota that is used up, a file that may not grow. A failed sync is none of it: what came
-before may be lost then, and only a new start knows what is there."""
+"""Error codes of SQLite for a full disk, an exhausted quota, or a file that may not grow. A failed sync is not among
+them: earlier writes may then be lost, and only a restart can find out which."""
 
 log = logging.getLogger("themis.service")
 
@@ -80,7 +80,7 @@ class Transactions:
         self.committed = False
         """Whether the last transaction is on disk, also where an error came after its commit."""
         self._written: list[tuple[str, Sequence[object]]] | None = None
-        """What the open transaction wrote so far."""
+        """Statements that the open transaction has executed so far."""
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

@@ -1,1 +1,1 @@
-"""What the operator does: start, settings, checks, backups. Stands on the API and the engine room."""
+"""Tasks of the operator: start, settings, checks, backups. Uses the API and engine packages."""

@@ -51,7 +51,7 @@ class BudgetText(Written):
 
 
 def notice(value: object) -> str:
-    """What to notify of."""
+    """The event to notify of."""
     if value not in NOTICES:
         raise resources.Unreadable(f"one of {', '.join(NOTICES)}")
     return str(value)

@@ -40,7 +40,7 @@ DAMAGED = "journal.db.damaged-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copied:
-    """What a backup, or a restored data directory, holds: the number of journal records, and other files."""
+    """Content of a backup or of a restored data directory: number of journal records, and other files."""
 
     records: int
     files: tuple[str, ...]

@@ -27,7 +27,7 @@ from themis.yaml_text import Document
 NONE = ("none", "null", "~")
 """How a limit is lifted, and a user, a group or a machine removed."""
 FOUND = {"ray": "the nodes of a Ray cluster", "fleet": "the machines that join it"}
-"""What the service schedules, by its engine, where it is not this machine."""
+"""GPUs that the service schedules, by engine, unless they are those of this machine."""
 MEMBERS = {"users": UserText, "groups": GroupText}
 
 

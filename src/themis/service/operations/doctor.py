@@ -116,7 +116,7 @@ def _token(home: Path) -> tuple[str, str]:
 
 
 def _load(home: Path) -> Config:
-    """What ``themis up`` would run with if no option said otherwise."""
+    """The settings that ``themis up`` uses without options."""
     own = home / "config.yaml"
     return load(own if own.exists() else None)
 
@@ -215,14 +215,14 @@ HOLDS = {
     "namespace": "jobs are contained by PID namespaces: everything that a job started ends with it",
     "none": "jobs are not contained: a process that a job detached can outlive it if the job's supervisor is killed",
 }
-"""Of each way of containment (``machines.agent.cells``)."""
+"""Sentence on each containment mechanism (``machines.agent.cells``)."""
 
 
 UNLIMITED = {
     "processes": "the number of a job's processes is not limited",
     "devices": "a job can open other jobs' GPUs",
 }
-"""What a machine without the means to limit it allows."""
+"""Sentence on the effect of each missing limit of a machine."""
 
 
 def _containment(home: Path, there: Running | ThemisError) -> tuple[str, str]:

@@ -118,7 +118,7 @@ class Fleet:
             return {member.name: member for member in members.all() if member.state != REMOVED}
 
     def member(self, name: str) -> Member | None:
-        """What the service knows of a machine; None where it never joined, or was removed."""
+        """The member with this name; None if the machine never joined or was removed."""
         return self.members().get(name)
 
     # ---- one host ------------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ class Fleet:
             return list(pool.map(work, hosts))
 
     def listed(self) -> list[Report]:
-        """What the service knows of its hosts, without asking them."""
+        """Reports on the hosts from the state of the service, without contacting the hosts."""
         out, members = [], self.members()
         for host in self.hosts():
             member = members.get(host.name)

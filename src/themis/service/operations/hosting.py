@@ -40,7 +40,8 @@ PYTHONS = (
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the probe of a host found. ``python`` : interpreter, version. ``origin`` : this machine, seen from there."""
+    """Result of probing a host. ``python`` : interpreter, version. ``origin`` : address of this machine as seen from
+    there."""
 
     python: str
     folder: str

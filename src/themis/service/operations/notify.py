@@ -52,7 +52,7 @@ Send = Callable[[str, str], bool]
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """What to send to a user, or to ``ADMINS``."""
+    """Notification to a user, or to ``ADMINS``."""
 
     user: str
     title: str
@@ -102,7 +102,7 @@ class Watcher:
     waiting: dict[int, Seconds] = field(default_factory=dict)
 
     def see(self, now: Seconds, record: object) -> list[Notification]:
-        """What a record has to say."""
+        """The notifications that a record causes."""
         match record:
             case AppFinished():
                 self.held.pop(record.app, None)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from themis.service.engine.arbiter import Arbiter
 
 LEAST_S, MOST_S = 60.0, 30 * 86400.0
-"""Of ``session``, in seconds."""
+"""Minimum and maximum of ``session``, in seconds."""
 
 
 def _issuer(value: object) -> str:

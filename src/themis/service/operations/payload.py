@@ -1,7 +1,7 @@
-"""What ``themis fleet`` sends to machines: this package, and the pure packages that its agent uses, as one archive.
+"""Archive that ``themis fleet`` sends to machines: this package, and the pure packages that its agent uses.
 
-From the files that are installed here, be it a wheel or a checkout: machines need no package index, and have the service's
-version.
+It is made from the files that are installed here, from a wheel or a checkout: machines need no package index, and
+run the version of the service.
 """
 
 from __future__ import annotations

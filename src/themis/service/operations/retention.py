@@ -45,7 +45,7 @@ class Due:
 
 
 def due(state: State, journal: Journal, config: Config, now: Seconds) -> Due:
-    """What is old at ``now`` by the settings; called in the arbiter's thread."""
+    """Jobs and apps whose files expire at ``now`` by the settings; called in the arbiter's thread."""
     logs, checkpoints = config.logs_keep_s, config.checkpoints_keep_s
     oldest = now - min(logs, logs if checkpoints is None else checkpoints)
     stopping = {int(state.jobs.app[job]) for job in state.occupied}

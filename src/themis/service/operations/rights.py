@@ -1,4 +1,5 @@
-"""Whose rights jobs have, explained exactly: when a service starts, by ``themis doctor``, and where users are added."""
+"""Explanation of the account that jobs run as: when a service starts, in ``themis doctor``, and when users are
+added."""
 
 from __future__ import annotations
 
@@ -22,11 +23,11 @@ WARNINGS = {
 
 
 def explained(config: Config, others: int) -> str:
-    """What a service that starts with these settings says of its jobs' rights; empty where each runs as its submitter.
+    """Sentences on the rights of jobs for a service with these settings; empty if each job runs as its submitter.
 
     Parameters
     ----------
-    others : users with a token of their own.
+    others : number of users with their own token.
     """
     account = user_name()
     if os.geteuid() != 0:

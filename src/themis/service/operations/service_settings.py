@@ -450,7 +450,7 @@ def check(paths: Iterable[Path], *, folder: Path | None = None) -> list[str]:
 
 
 def doubts_of(paths: Iterable[Path], gpu_types: Collection[str], here: bool) -> list[str]:
-    """What is likely to go wrong with those of these files that are of jobs, see ``jobs.warnings_of``."""
+    """Warnings for those of these files that describe jobs, see ``jobs.warnings_of``."""
     return warnings_of(paths, book=every_model(default_home() / "profiles"), gpu_types=gpu_types, here=here)
 
 

@@ -262,11 +262,11 @@ def _serve(
     signs_in: Oidc | None,
     reload: Callable[[], Config] | None,
 ) -> Service:
-    """What answers callers of an arbiter that runs.
+    """Start the servers that answer callers of a running arbiter.
 
     Raises
     ------
-    InputError : an address was taken in the meantime.
+    InputError : an address is already in use.
     """
     from themis.service.api.grpc_server import serve
     from themis.service.api.http_server import serve_http

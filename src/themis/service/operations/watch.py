@@ -27,7 +27,7 @@ class Watch:
         self.fleet, self.ending = fleet, threading.Event()
         self.pool = ThreadPoolExecutor(TOGETHER, thread_name_prefix="themis-fleet")
         self.waits: dict[str, tuple[float, float]] = {}
-        """Of each host: not before this time (monotonic), and the wait after it."""
+        """For each host: the earliest time of the next attempt (monotonic), and the wait after it, in seconds."""
         self.busy: set[str] = set()
         self.said: dict[str, str] = {}
         self.thread = threading.Thread(target=self._run, name="themis-fleet-watch", daemon=True)

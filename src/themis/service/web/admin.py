@@ -22,7 +22,7 @@ DONE = {
     "backup": "A backup is made.",
     "reloaded": "The settings file is read again.",
 }
-"""What was done, by the word in the address: no text of an address is shown."""
+"""Confirmation by the key in the address; text from an address is never shown."""
 
 
 def machines(visit: Visit) -> Response:

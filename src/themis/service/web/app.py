@@ -41,7 +41,7 @@ def page(visit: Visit) -> Response:
 
 
 def summary(visit: Visit) -> Response:
-    """What changes while one looks: state, jobs, trials; a script replaces it."""
+    """The part of the page that changes: state, jobs, trials; a script replaces it."""
     return visit.fragment("app_state.html.j2", **_shown(visit))
 
 

@@ -70,7 +70,7 @@ class Visit:
 
     @property
     def caller(self) -> Caller:
-        """Who signed in."""
+        """The signed-in user."""
         return self.api.caller
 
     def colours(self) -> Callable[[str], int]:
@@ -147,7 +147,7 @@ class Console:
 
     @cached_property
     def live(self) -> Live:
-        """What the page Now shows, computed once for all consoles."""
+        """The content of the page Now, computed once for all consoles."""
         return Live(self.api, self.render)
 
     def serves(self, path: str) -> bool:

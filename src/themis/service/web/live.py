@@ -1,7 +1,7 @@
-"""What the page Now shows, computed once for all consoles that look, and sent to them as server-sent events.
+"""Content of the page Now, computed once for all open consoles, and sent to them as server-sent events.
 
 Nothing is computed while no console is open. The arbiter's thread spends at most ``PART`` of its time on it, and only
-when the journal has grown or ``REST_S`` have passed. All consoles get the same bytes: the whole once, then what changed.
+when the journal has grown or ``REST_S`` have passed. All consoles get the same bytes: the full page once, then changes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from themis.service.web.render import Renderer
 EVERY_S, REST_S, DAY_S = 1.0, 10.0, 60.0
 """Seconds between two looks at least; where the journal has not grown; and at most between two looks at the last day."""
 PART = 0.02
-"""Of the arbiter's time, at most."""
+"""Maximum fraction of the arbiter's time."""
 BEAT_S, YOUNG_S = 15.0, 30.0
 """Seconds between two signs of life of a silent stream; age of a look with which a page begins."""
 MOST_FOLLOWERS, FOLLOWERS_OF_USER, FOLLOWERS_KEPT = 256, 24, 16

@@ -250,7 +250,7 @@ def _subject(name: str) -> x509.Name:
 
 
 def _usage(*, signature: bool) -> x509.KeyUsage:
-    """Of a server or node: to sign handshakes. Of an authority: to sign certificates."""
+    """Key usage: servers and nodes sign handshakes (``signature``), authorities sign certificates."""
     return x509.KeyUsage(
         digital_signature=signature,
         key_cert_sign=not signature,

@@ -9,7 +9,7 @@ from themis.errors import InputError
 from themis.trust.authority.contexts import HANDSHAKE_S, TlsError, Untrusted, client_context, connect, fingerprint_of
 
 PROTOCOLS = ["h2", "http/1.1"]
-"""What is offered in the handshake; gRPC takes no connection without."""
+"""Protocols offered in the handshake; gRPC refuses connections without ALPN."""
 
 
 def first_contact(

@@ -19,7 +19,7 @@ from themis.errors import InputError, ThemisError
 NODE_URI = "themis://node/"
 """Names of nodes in their certificates, as a URI: machines have names that X.509's other fields have no room for."""
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""Of TLS 1.2: forward secrecy and authenticated encryption only. Those of TLS 1.3 are all so."""
+"""Cipher suites of TLS 1.2: only those with forward secrecy and authenticated encryption. All of TLS 1.3 have both."""
 HANDSHAKE_S = 5.0
 """Seconds for a handshake."""
 PARTIAL_CHAIN = ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
@@ -62,7 +62,7 @@ class Untrusted(TlsError):
 
 
 def server_context(files: ServerFiles, *, client_ca: Path | None = None) -> ssl.SSLContext:
-    """What a server accepts: TLS 1.2 and 1.3. Load a renewed certificate into it with ``load``.
+    """TLS context of a server, for TLS 1.2 and 1.3. Load a renewed certificate into it with ``load``.
 
     ``client_ca`` : a file with the authority's certificate; connections then need a certificate that it issued to a node.
 
@@ -93,10 +93,11 @@ def load(context: ssl.SSLContext, files: ServerFiles) -> None:
 def client_context(
     ca_pem: str = "", certificate: Path | None = None, key: Path | None = None, *, verify: bool = True
 ) -> ssl.SSLContext:
-    """What a client accepts: servers of this authority, or with the pinned certificate ``ca_pem``; empty: of the system's store.
+    """TLS context of a client. It accepts servers of the authority, or with the pinned certificate, ``ca_pem``; empty:
+    those of the system's store.
 
-    certificate, key : files that the client shows of itself, as node agents do.
-    verify : False accepts every server, for a first look at its certificate.
+    certificate, key : files with the certificate and key that the client presents, as node agents do.
+    verify : False accepts every server, to read its certificate before it is trusted.
 
     Raises
     ------
@@ -129,7 +130,7 @@ def _strict(context: ssl.SSLContext) -> None:
 
 
 def _no_password() -> str:
-    """Of a key with a password: OpenSSL would ask the terminal."""
+    """Empty password for an encrypted key; otherwise OpenSSL would prompt in the terminal."""
     return ""
 
 

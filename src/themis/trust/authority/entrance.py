@@ -143,7 +143,8 @@ async def _first_byte(connection: socket.socket) -> int | None:
 
 
 def network_of(address: str) -> str:
-    """What counts as one caller: an IPv4 address, or the 64 bits of an IPv6 network, of which one machine may use all addresses."""
+    """The network that counts as one caller: an IPv4 address, or the first 64 bits of an IPv6 address, since one
+    machine may use all addresses in it."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

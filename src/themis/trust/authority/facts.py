@@ -1,4 +1,4 @@
-"""What a certificate says: for whom, since when and until when."""
+"""Facts of a certificate: its names, and its period of validity."""
 
 from __future__ import annotations
 

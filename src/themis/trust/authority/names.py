@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 EVERYWHERE = ("0.0.0.0", "::", "")
-"""Of a service that listens on all interfaces."""
+"""Addresses of a service that listens on all interfaces."""
 
 
 def names_of(host: str, more: Sequence[str]) -> Callable[[], tuple[str, ...]]:

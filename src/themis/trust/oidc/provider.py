@@ -151,11 +151,11 @@ class Provider:
         return f"{url}{'&' if '?' in url else '?'}{urlencode(query)}"
 
     def redeem(self, code: str, redirect: str, verifier: str, nonce: str) -> Signed:
-        """Who signed in, for the code that the browser brought back.
+        """The user who signed in, by the code that the browser brought back.
 
         Raises
         ------
-        SignInRefused : the provider or its token says no. ProviderDown.
+        SignInRefused : the provider refuses, or its token is invalid. ProviderDown : it does not answer properly.
         """
         found = self._tokens(
             {"grant_type": "authorization_code", "code": code, "redirect_uri": redirect, "code_verifier": verifier}
@@ -191,11 +191,11 @@ class Provider:
         )
 
     def poll_device(self, device_code: str) -> Signed | Waiting:
-        """Who signed in on the other device, or that nobody did so far.
+        """The user who signed in on the other device, or ``Waiting`` until a sign-in.
 
         Raises
         ------
-        SignInRefused : the user said no, or the time is over. ProviderDown.
+        SignInRefused : the user refused, or the time is over. ProviderDown : the provider does not answer properly.
         """
         found = self._tokens({"grant_type": DEVICE_GRANT, "device_code": device_code})
         return found if isinstance(found, Waiting) else self._signed(found)

@@ -35,7 +35,8 @@ class SignInRefused(InputError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who signed in. ``subject`` : the provider's lasting id of the user. ``groups`` : as the provider names them."""
+    """User who signed in. ``subject`` : the provider's permanent id of the user. ``groups`` : group names of the
+    provider."""
 
     issuer: str
     subject: str
