@@ -32,6 +32,10 @@ class InputError(ThemisError):
     """The user's input is wrong; shown as one sentence, exit code 2."""
 
 
+MOST_NAMES = 80
+"""Known names in a message."""
+
+
 class UnknownName(InputError):
     """A name that is not registered."""
 
@@ -40,7 +44,10 @@ class UnknownName(InputError):
         name, names = name[:100], sorted(known)
         close = closest(name, names)
         after = f" {hint}" if hint and not close else ""
-        super().__init__(f"unknown {kind} {name!r}.{close} Known: {', '.join(names) or 'none'}.{after}")
+        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+        super().__init__(
+            f"unknown {kind} {name!r}.{close} Known: {', '.join(names[:MOST_NAMES]) or 'none'}{more}.{after}"
+        )
 
 
 class TraceError(InputError):

@@ -235,7 +235,8 @@ class ProfileBook:
     def get(self, model: str) -> Profile:
         """The profile of a model, or UnknownName."""
         if model not in self.profiles:
-            raise UnknownName("model", model, self.profiles)
+            # Those of single apps, USER/APP, are nobody else's, and may be thousands.
+            raise UnknownName("model", model, [name for name in self.profiles if "/" not in name])
         return self.profiles[model]
 
     def rate(
