@@ -378,13 +378,13 @@ class BidsCollected:
 class AgentBid:
     """Message of an app's own agent, an external program, in the decision that is answered next; the live service only.
 
-    With it the bids that went into a decision can be made again from the log: the others' follow from the snapshot.
+    With it the bids of a decision can be reconstructed from the log: the other apps' bids follow from the snapshot.
 
     Attributes
     ----------
     version : of the snapshot. ``said`` : rho (asked for it, before the apps are sorted) | bid | late, malformed (it lost
         the round).
-    rho : what it said; in a bid that of winning nothing. ``rows`` : (gangs, span, GPU type, anchor, rho) as in
+    rho : reported value; in a bid the rho of winning nothing. ``rows`` : (gangs, span, GPU type, anchor, rho) as in
         ``themis.policies.tuning.outside``.
     """
 
