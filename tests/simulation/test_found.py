@@ -71,7 +71,7 @@ def test_a_submission_that_is_repeated_after_a_crash_is_one_app() -> None:
 def test_a_stray_that_hangs_keeps_its_gpu_although_supervisor_and_agent_were_killed() -> None:
     stray = replace(JOB, behaviour=replace(JOB.behaviour, escape_s=0.5, stuck_s=25.0))
     kills = Fault(at=3.5, what="supervisor killed"), Fault(at=4.1, what="agent killed")
-    plans = [replace(PLAN, seed=seed, events=(stray, *kills)) for seed in (1, 2)]
+    plans = [replace(PLAN, seed=seed, events=(stray, *kills)) for seed in (1, 2, 3)]
     _mended("what is left is not written down", plans, "GPU 0 of m0 has two")
 
 
