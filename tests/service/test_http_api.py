@@ -184,6 +184,15 @@ def test_settings_are_listed_and_changed_by_administrators(tmp_path: Path) -> No
         ({"nmae": "a"}, {}, 400, "unknown field 'nmae'. Did you mean 'name'?"),
         ({"name": None}, {}, 400, "name is null, expected a string"),
         ({"jobs": [{"gpus_min": "2"}]}, {}, 400, 'jobs[0].gpus_min is "2", expected a whole number of 32 bits'),
+        pytest.param(
+            b'{"weight": ' + b"9" * 5_000 + b"}", {}, 400, "the body has a number of 5000 digits", id="digits"
+        ),
+        (
+            {"name": "a", "jobs": [{"gpus_min": 3, "gpus_max": 1}]},
+            {},
+            400,
+            "gpus_max is 1, expected at least gpus_min, which is 3",
+        ),
         ({"jobs": [{"program": {"env": {"A": 1}}}]}, {}, 400, "jobs[0].program.env.A is 1, expected a string"),
         ({"brackets": {}, "curve": {}}, {}, 400, "brackets and curve are given, expected one of them"),
         ({"name": "a"}, {}, 400, "has no jobs"),

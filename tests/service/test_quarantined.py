@@ -306,8 +306,9 @@ def test_a_service_started_without_an_app_quarantines_it(tmp_path: Path) -> None
         w.turn(1.0)
         assert set(w.held()) == {1}
         assert w.arbiter.state.quarantined_apps == {0}
-    with pytest.raises(InputError, match="no app of this name"), world(tmp_path, 2, start={"without": ("x",)}):
-        pass
+    for unknown in ("x", "", "9" * 30, "\u0661", "\udcff"):
+        with pytest.raises(InputError, match="no app of this name"), world(tmp_path, 2, start={"without": (unknown,)}):
+            pass
 
 
 def test_a_record_that_cannot_be_folded_is_skipped_and_its_app_quarantined_by_every_later_fold(

@@ -23,6 +23,8 @@ Schema = dict[str, Any]
 
 SPECIAL = ("NaN", "Infinity", "-Infinity")
 """JSON has no numbers for them."""
+MOST_DIGITS = 400
+"""Digits of a whole number; the largest float has 309."""
 INT64_TEXT = "^-?[0-9]{1,19}$"
 _WHOLE = {FieldDescriptor.TYPE_INT32: 31, FieldDescriptor.TYPE_INT64: 63}
 """Bits of a whole number, without its sign."""
@@ -38,7 +40,12 @@ def read_object(data: bytes) -> dict[str, Any]:
     if not data.strip():
         return {}
     try:
-        value = json.loads(check_json(data).decode(), object_pairs_hook=_each_once, parse_constant=_no_constant)
+        value = json.loads(
+            check_json(data).decode(),
+            object_pairs_hook=_each_once,
+            parse_constant=_no_constant,
+            parse_int=_short_enough,
+        )
     except UnicodeDecodeError as error:
         raise InputError(f"the body is not UTF-8 at byte {error.start}, expected a JSON object.") from None
     except ValueError as error:
@@ -55,6 +62,12 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
         raise InputError(f"duplicate key {twice[:100]!r} in the body.")
     return out
+
+
+def _short_enough(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise InputError(f"the body has a number of {len(digits)} digits, expected at most {MOST_DIGITS}.")
+    return int(digits)
 
 
 def _no_constant(name: str) -> float:

@@ -277,14 +277,16 @@ def _job(job: pb.Job, gpus: int) -> Job:
     )
     for kind in limits.GPU_TYPES.check(job.gpu_types, f"{at}gpu_types"):
         limits.WORD.check(kind, f"{at}gpu_types")
-    # A gang that may be larger than the cluster is one that may have all of it.
-    high = max(low, min(limits.GPUS.check(job.gpus_max or low, f"{at}gpus_max"), gpus))
+    most = limits.GPUS.check(job.gpus_max or low, f"{at}gpus_max")
+    if most < low:
+        raise InputError(f"{at}gpus_max is {most}, expected at least gpus_min, which is {low}.")
     return Job(
         name=name,
         model=limits.WORD.check(job.model or GENERIC, f"{at}model"),
         regimes=regimes,
         gpus_min=low,
-        gpus_max=high,
+        # A gang that may be larger than the cluster is one that may have all of it.
+        gpus_max=max(low, min(most, gpus)),
         step_scale=scale,
         gpu_types=tuple(job.gpu_types),
         dynamic=_dynamic(name, job.dynamic) if job.HasField("dynamic") else None,

@@ -65,7 +65,7 @@ from themis.service.engine.arbiter_queue import MakeExecutor, Message, Outbox, W
 from themis.service.engine.config import Config
 from themis.service.engine.disk_usage import DiskWatch
 from themis.service.engine.housekeeping import Housekeeping
-from themis.service.engine.journal import Entry, Journal
+from themis.service.engine.journal import Entry, Journal, number_of
 from themis.service.engine.live_settings import LiveSettings
 from themis.service.engine.notifications import notify
 from themis.service.engine.pending_calls import ENDING, Call, Closed
@@ -310,10 +310,12 @@ class Arbiter:
 
     def _app_called(self, ref: str) -> int:
         """Number of the app with this number or name, before the journal is folded."""
-        found = self.journal.apps("name = ? OR app = ?", ref, int(ref) if ref.isdecimal() else -1, programs=False)
-        if not found:
-            raise InputError(f"--without {ref}: the journal has no app of this name or number.")
-        return found[-1].app
+        known = ref.isprintable() and self.journal.apps("name = ? OR app = ?", ref, number_of(ref), programs=False)
+        if not known:
+            raise InputError(
+                f"--without {ref[:100]!r}: the journal has no app of this name or number; `themis up --safe` starts and lists them."
+            )
+        return known[-1].app
 
     def _bundles_needed(self) -> set[str]:
         """Bundles of apps that have not finished; callable from any thread."""

@@ -219,7 +219,7 @@ class Journal(Records):
         """Number of the user's app that has this name or number."""
         row = self.db.execute(
             "SELECT max(app) FROM apps WHERE user = ? AND (name = ? OR app = ?)",
-            (user, ref, int(ref) if ref.isascii() and ref.isdecimal() and len(ref) < 10 else -1),
+            (user, ref, number_of(ref)),
         ).fetchone()
         return None if row[0] is None else int(row[0])
 
@@ -342,6 +342,11 @@ class Journal(Records):
     def set_drained(self, name: str, drained: bool) -> None:
         """Take a machine out of service, or back."""
         self.write("INSERT OR REPLACE INTO nodes VALUES (?, ?)", (name, drained))
+
+
+def number_of(ref: str) -> int:
+    """The app's number that a text is; -1 if it is none."""
+    return int(ref) if ref.isascii() and ref.isdecimal() and len(ref) < 10 else -1
 
 
 def _check_schema(path: Path, found: str | None) -> None:
