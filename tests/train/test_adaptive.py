@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from processes import PATIENCE_S
+
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; pip install 'themis-scheduler[torch]'")
 
+from themis import train  # noqa: E402
 from themis.train import adaptive, pytorch  # noqa: E402
+from themis.train.world import World  # noqa: E402
 
 torch.set_num_threads(1)
 
@@ -50,7 +61,7 @@ def brute_force(net: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> tuple
 def test_mccandlish_a1_the_noise_scale_is_that_of_brute_force_over_all_examples(size: int) -> None:
     net, x, y = regression()
     trace, signal = brute_force(net, x, y)
-    noise = adaptive.NoiseScale(net.parameters(), smooth=0.999)
+    noise = adaptive.NoiseScale(net.parameters())
     draws = torch.Generator().manual_seed(1)
     for _ in range(1200):
         rows = torch.randint(len(x), (size,), generator=draws)
@@ -75,20 +86,30 @@ def test_gradients_of_two_batch_sizes_are_no_pair() -> None:
     assert not math.isnan(noise.value)
 
 
-def told(values: list[float], **more: float) -> list[int]:
-    """Advice after each estimate that brings the noise scale to a value, at sizes from 32 up to 128."""
-    net, _, _ = regression()
-    noise, size, out = adaptive.NoiseScale(net.parameters(), smooth=0.0, warmup=1, **more), 32, []  # type: ignore[arg-type]
-    for value in values:
-        noise.load_state_dict({**noise.state_dict(), "noise": value, "signal": 1.0, "weight": 1.0, "since": 1})
+class Fed(adaptive.NoiseScale):
+    """The rule of ``advise`` with a noise scale from elsewhere."""
+
+    scale = math.nan
+    value = property(lambda self: self.scale)  # type: ignore[assignment]
+    significant = True  # type: ignore[assignment]
+
+
+def sizes_after(values: list[float], **more: float) -> list[int]:
+    """Advice at each of these noise scales, at sizes from 32 up to 128."""
+    net, x, y = regression()
+    noise, size, out = Fed(net.parameters(), warmup=1, **more), 32, []  # type: ignore[arg-type]
+    for noise.scale in values:
+        for _ in range(2):
+            backward(net, x[:8], y[:8])
+            noise.step(8)
         size = noise.advise(size, limit=128)
         out.append(size)
     return out
 
 
 def test_shockwave_5_the_size_doubles_when_the_noise_grew_up_to_the_limit_and_never_falls() -> None:
-    assert told([10, 19, 20, 30, 40, 200, 5]) == [32, 32, 64, 64, 128, 128, 128]
-    assert told([10, 20, 31], growth=3.0) == [32, 32, 64]
+    assert sizes_after([10, 19, 20, 30, 40, 200, 5]) == [32, 32, 64, 64, 128, 128, 128]
+    assert sizes_after([10, 20, 31], growth=3.0) == [32, 32, 64]
 
 
 def test_no_advice_before_the_warmup() -> None:
@@ -106,6 +127,164 @@ def test_without_a_gradient_it_says_what_to_do() -> None:
     net, _, _ = regression()
     with pytest.raises(RuntimeError, match="after backward"):
         adaptive.NoiseScale(net.parameters()).step(8)
+
+
+def moving(kind: str) -> tuple[torch.nn.Module, torch.Tensor, torch.Tensor, Callable[..., torch.Tensor], float]:
+    """A network, 4,096 examples, the loss of a batch and a learning rate."""
+    draws = torch.Generator().manual_seed(0)
+    x = torch.randn(4096, {"linear": 16, "mlp": 10, "softmax": 20}[kind], generator=draws)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        if kind == "linear":
+            y = x @ torch.randn(16, 1, generator=draws) + 0.5 * torch.randn(4096, 1, generator=draws)
+            return torch.nn.Linear(16, 1), x, y, torch.nn.functional.mse_loss, 0.02
+        if kind == "mlp":
+            y = torch.sin(x.sum(dim=1, keepdim=True)) + 0.3 * torch.randn(4096, 1, generator=draws)
+            net = torch.nn.Sequential(torch.nn.Linear(10, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
+            return net, x, y, torch.nn.functional.mse_loss, 0.05
+        scores = x @ torch.randn(20, 5, generator=draws) + 2 * torch.randn(4096, 5, generator=draws)
+        return torch.nn.Linear(20, 5), x, scores.argmax(dim=1), torch.nn.functional.cross_entropy, 0.5
+
+
+def truth(
+    net: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, loss: Callable[..., torch.Tensor]
+) -> tuple[float, float]:
+    """tr(Sigma) and |G|^2 from the gradient of every single example, all at once."""
+
+    def of_one(values: dict[str, torch.Tensor], a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return loss(torch.func.functional_call(net, values, (a[None],)), b[None])
+
+    values = {name: p.detach() for name, p in net.named_parameters()}
+    each = torch.func.vmap(torch.func.grad(of_one), in_dims=(None, 0, 0))(values, x, y)
+    rows = torch.cat([value.reshape(len(x), -1) for value in each.values()], dim=1).double()
+    mean = rows.mean(dim=0)
+    return float((rows - mean).square().sum(dim=1).mean()), float(mean.square().sum())
+
+
+FULL = os.environ.get("THEMIS_FULL_NOISE_SCALE") == "1"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "size", "parts"),
+    [("linear", 16, 1), ("mlp", 16, 4), ("softmax", 16, 4)],
+)
+def test_the_noise_scale_is_right_while_parameters_move(kind: str, size: int, parts: int) -> None:
+    """In the median over steps from 200, against all examples' gradients; efficiency is that of eight times the batch."""
+    net, x, y, loss, rate = moving(kind)
+    noise = adaptive.NoiseScale(net.parameters())
+    optimizer = torch.optim.SGD(net.parameters(), lr=rate)
+    draws = torch.Generator().manual_seed(1)
+    errors, lost = [], []
+    for step in range(1, (4000 if FULL else 1400) + 1):
+        optimizer.zero_grad()
+        for rows in torch.randint(4096, (size,), generator=draws).chunk(parts):
+            (loss(net(x[rows]), y[rows]) / parts).backward()
+        noise.step(size)
+        if step >= 200 and step % 50 == 0:
+            trace, signal = truth(net, x, y, loss)
+            true = trace / signal
+            errors.append(abs(noise.value / true - 1))
+            efficiency, truly = ((scale + size) / (scale + 8 * size) for scale in (noise.value, true))
+            lost.append(abs(efficiency / truly - 1))
+        optimizer.step()
+    assert statistics.median(errors) < 0.4
+    assert statistics.median(lost) < 0.1
+
+
+class Known(adaptive.NoiseScale):
+    """The rule of ``advise`` with true noise and signal, in the same averages."""
+
+    of: Callable[[], tuple[float, float]]
+    held = (0.0, 0.0)
+
+    def _take(self, row: torch.Tensor) -> None:
+        if self._steps < 50 or self._steps % 10 == 0:
+            self.held = self.of()
+        super()._take(torch.cat([torch.tensor(self.held, dtype=torch.float64), torch.zeros(len(row) - 2)]))
+
+    def _signal(self) -> float:
+        return float(self._means[1])
+
+    significant = True  # type: ignore[assignment]
+
+
+def batch_sizes(kind: str, form: type[adaptive.NoiseScale], folder: Path, epochs: int = 12) -> list[float]:
+    """Sizes that a job from batch 16 through ``train.Run`` reports to the scheduler, at most 256."""
+    (folder / "reports").mkdir(parents=True)
+    net, x, y, loss, rate = moving(kind)
+    noise, optimizer = form(net.parameters()), torch.optim.SGD(net.parameters(), lr=rate)
+    if isinstance(noise, Known):
+        noise.of = lambda: truth(net, x, y, loss)
+    run = train.Run(world=World(run_dir=folder), report_every_s=0.0)
+    run.batch_size = 16
+
+    @run.each_epoch
+    def adapt(epoch: int) -> None:
+        run.batch_size = noise.advise(run.batch_size, limit=256)
+
+    draws = torch.Generator().manual_seed(1)
+    for rows in run.batches(lambda: torch.randperm(4096, generator=draws).split(run.batch_size), epochs=epochs):
+        optimizer.zero_grad()
+        loss(net(x[rows]), y[rows]).backward()
+        noise.step(run.batch_size)
+        optimizer.step()
+    return [
+        json.loads(line).get("batch", 16) for line in (folder / "reports" / "reports.jsonl").read_text().splitlines()
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["linear", "softmax"] if FULL else ["linear"])
+def test_a_job_ends_at_the_batch_size_at_which_it_ends_with_the_true_scale(kind: str, tmp_path: Path) -> None:
+    sizes, known = (batch_sizes(kind, form, tmp_path / form.__name__) for form in (adaptive.NoiseScale, Known))
+    assert sizes[0] == 16
+    assert sizes[-1] == known[-1] == 256
+
+
+def test_a_signal_that_is_lost_in_noise_makes_the_batch_grow_to_the_largest() -> None:
+    weight = torch.nn.Parameter(torch.zeros(50))
+    noise, size, draws = adaptive.NoiseScale([weight]), 16, torch.Generator().manual_seed(0)
+    for step in range(1, 401):
+        weight.grad = torch.randn(50, generator=draws)
+        noise.step(size)
+        if step % 100 == 0:
+            size = noise.advise(size, limit=128)
+    assert size == 128
+
+
+RANKS = """
+import os, sys, torch
+from themis.train import adaptive
+torch.set_num_threads(1)
+rank = int(sys.argv[1])
+torch.distributed.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+weight = torch.nn.Parameter(torch.zeros(3))
+noise = adaptive.NoiseScale([weight])
+model = torch.nn.Module()
+model.weight = weight
+model.forward = lambda x: (x @ weight).mean()
+wrapped = torch.nn.parallel.DistributedDataParallel(model)
+for _ in range(2):
+    weight.grad = None
+    wrapped(torch.eye(3)[rank : rank + 1] * 2).backward()
+    noise.step(2)
+print(float(noise._means[0]), float(noise._means[1]))
+"""
+
+
+@pytest.mark.slow
+def test_ranks_are_the_parts_of_a_step(tmp_path: Path) -> None:
+    """Gradients (2, 0, 0) and (0, 2, 0) of one example each: tr(Sigma) is 4, and of the signal nothing is left."""
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANKS, str(rank), str(tmp_path / "store")], stdout=subprocess.PIPE, text=True
+        )
+        for rank in range(2)
+    ]
+    for process in ranks:
+        out, _ = process.communicate(timeout=PATIENCE_S)
+        assert [float(value) for value in out.split()] == pytest.approx([4.0, 0.0], abs=1e-6)
 
 
 def norms(*lengths: float, every: int = 1, threshold: float = 0.5) -> list[int]:

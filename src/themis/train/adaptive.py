@@ -18,10 +18,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from themis.train.agree import process_group
+
+ROOM = 8
+"""Noise scale over batch from which a doubled batch loses at most a tenth: (phi + M) / (phi + 2 M) is 9 / 10 at phi = 8 M."""
 
 
 def noise_and_signal(small_sq: float, small: float, big_sq: float, big: float) -> tuple[float, float]:
@@ -37,87 +43,170 @@ def noise_and_signal(small_sq: float, small: float, big_sq: float, big: float) -
 class NoiseScale:
     """The simple gradient noise scale, tr(Sigma) / |G|^2: below it, larger batches lose little.
 
-    Two steps in a row are two batches, and both together one twice as large. That the parameters moved in between is
-    passed over, as with a small learning rate it may be; with gradient clipping, call ``step`` before it.
+    Where a step has several parts, the ranks of PyTorch's process group or the backward passes of an accumulation, their mean
+    squared norm and the squared norm of their mean are two batch sizes at the same parameters, which give an unbiased estimate
+    (McCandlish et al., A.1). A step of one part is compared with the one before. In both cases the gradient is also predicted from
+    how far the parameters are from their averages and from the gradient before: what that explains is signal, since
+    the past knows nothing of the step's noise. Averages are over about the last third of the steps (decision 83).
+
+    Gradients of parts are read by hooks on the parameters, from where this object is made. Call ``step`` before
+    gradients are clipped or unscaled. Three copies of the parameters are kept.
 
     Parameters
     ----------
     parameters : those whose gradients count.
-    smooth : in [0, 1), weight of the past in the running means of noise and signal. A single estimate says little.
+    smooth : in [0, 1), largest weight of the past in the running means.
     growth : above 1; ``advise`` doubles once the noise scale has grown by this factor. Shockwave §5 has a "relative
         threshold" and no figure; 2 is an assumption.
     warmup : estimates before any advice, and again after each change.
     """
 
     def __init__(
-        self, parameters: Iterable[Tensor], *, smooth: float = 0.98, growth: float = 2.0, warmup: int = 50
+        self, parameters: Iterable[Tensor], *, smooth: float = 0.9995, growth: float = 2.0, warmup: int = 50
     ) -> None:
         _check("smooth", smooth, 0 <= smooth < 1, "a share from 0 to below 1")
         _check("growth", growth, growth > 1, "a factor above 1")
         _check("warmup", warmup, warmup >= 1, "1 or more estimates")
         self.parameters = [p for p in parameters if p.requires_grad]
         self.smooth, self.growth, self.warmup = smooth, growth, warmup
+        self._parts = [0] * len(self.parameters)
+        self._squares: Tensor | None = None
+        for i, parameter in enumerate(self.parameters):
+            parameter.register_hook(partial(self._part, i))
         self._before: Tensor | None = None
         self._size = 0
-        self._noise = self._signal = self._weight = 0.0
-        self._since = 0
+        self._averages: list[Tensor] = []
+        """Averages of the parameters: over about ten steps, and over the last third."""
+        self._steps = self._since = 0
+        self._means = torch.zeros(_KEPT, dtype=torch.float64)
+        self._evenness = 0.0
+        """Sum of the squared weights of the steps in the means; 1 / it steps of equal weight would have as much noise."""
         self._reference = math.nan
 
+    def _part(self, number: int, gradient: Tensor) -> None:
+        """Count the gradient of one backward pass of this rank, before ranks and passes are added up."""
+        square = gradient.detach().float().square().sum()
+        self._squares = square if self._squares is None else self._squares + square.to(self._squares.device)
+        self._parts[number] += 1
+
     def step(self, batch_size: int) -> None:
-        """After backward, before the optimizer's step: take in a gradient, the mean over a batch of this global size."""
+        """After backward, before the optimizer's step: take in a gradient, the mean over a batch of this global size.
+
+        Every rank calls it; ranks add two numbers up.
+        """
         _check("batch_size", batch_size, batch_size >= 1, "1 or more examples")
-        now = _flat(self.parameters)
-        if self._before is None or batch_size != self._size:
-            self._before, self._size = now, batch_size
+        now, here = _flat(self.parameters), _flat(self.parameters, gradients=False)
+        parts, small = self._of_parts()
+        before, averages = self._before, self._averages or [here, here]
+        if before is not None and batch_size == self._size:
+            square = float(now.square().sum())
+            past = torch.stack([before, *(here - average for average in averages)])
+            seen = (past @ now).double().cpu()
+            if parts > 1 and small > 0:
+                noise, direct = noise_and_signal(small, batch_size / parts, square, batch_size)
+            else:
+                noise, direct = float((now - before).square().sum()) * batch_size / 2, float(seen[0])
+            row = [torch.tensor([noise, direct, direct**2, float(parts > 1)], dtype=torch.float64)]
+            row += [seen, seen.square(), (past @ past.T).double().cpu().reshape(-1)]
+            self._take(torch.cat(row))
+        rates = (0.1, _rate(self._steps + 1, self.smooth))
+        self._averages = [average + rate * (here - average) for average, rate in zip(averages, rates)]
+        self._before, self._size = now, batch_size
+
+    def _of_parts(self) -> tuple[int, float]:
+        """How many parts the last step had over all ranks, and the mean squared norm of their gradients."""
+        passes, squares = max(self._parts, default=0), self._squares
+        self._parts, self._squares = [0] * len(self.parameters), None
+        dist, device = process_group(), self.parameters[0].device
+        total = torch.stack([torch.zeros((), device=device) if squares is None else squares.to(device)]).double()
+        total = torch.cat([total, torch.tensor([float(passes)], dtype=torch.float64, device=device)])
+        if dist is not None:
+            dist.all_reduce(total)
+        square, parts = total.tolist()
+        ranks = dist.get_world_size() if dist is not None else 1
+        # An accumulated gradient is the sum of its passes': each counts as many times more as there are.
+        return round(parts), square * (parts / ranks) ** 2 / parts if parts else 0.0
+
+    def _take(self, row: Tensor) -> None:
+        if not bool(torch.isfinite(row).all()):
             return
-        small_sq = float((self._before.square().sum() + now.square().sum()) / 2)
-        big_sq = float(((self._before + now) / 2).square().sum())
-        self._before = None  # pairs do not overlap: estimates are independent
-        noise, signal = noise_and_signal(small_sq, batch_size, big_sq, 2 * batch_size)
-        if math.isfinite(noise) and math.isfinite(signal):
-            self._noise = self.smooth * self._noise + (1 - self.smooth) * noise
-            self._signal = self.smooth * self._signal + (1 - self.smooth) * signal
-            self._weight = self.smooth * self._weight + (1 - self.smooth)
-            self._since += 1
+        self._steps += 1
+        self._since += 1
+        rate = _rate(self._steps, self.smooth)
+        self._means += rate * (row - self._means)
+        self._evenness = (1 - rate) ** 2 * self._evenness + rate**2
 
     @property
     def value(self) -> float:
-        """The noise scale in examples, NaN while there is no estimate; inf where the mean gradient is lost in noise."""
-        if not self._weight:
+        """The noise scale in examples, NaN while there is no estimate; inf only where no gradient is seen at all."""
+        if not self._steps:
             return math.nan
-        if self._signal <= 0:
-            return math.inf
-        return max(self._noise, 0.0) / self._signal
+        noise, signal = max(float(self._means[0]), 0.0), self._signal()
+        return noise / signal if signal > 0 else math.inf
+
+    def _signal(self) -> float:
+        """|G|^2: what predictions explain, moved to the direct estimate by as much as its error allows."""
+        direct, squared, parts = self._means[1:4].tolist()
+        seen, past = self._means[4:7], self._means[10:].reshape(3, 3)
+        scale = past.diagonal().clamp_min(1e-300).rsqrt()
+        explained = (
+            seen * scale @ torch.linalg.pinv(past * scale[:, None] * scale, rtol=1e-6, hermitian=True) @ (scale * seen)
+        )
+        # Products of steps in a row are -|G|^2 where parameters wander, |G|^2 where they stand, in between less.
+        apart = max((direct if parts > 0.5 else abs(direct)) - float(explained), 0.0)
+        error = max(squared - direct**2, 0.0) * self._evenness
+        return float(explained) + (apart**3 / (apart**2 + error) if apart else 0.0)
+
+    @property
+    def significant(self) -> bool:
+        """Whether any of the four estimates of the signal is three standard errors from 0."""
+        mean = torch.cat([self._means[1:2], self._means[4:7]])
+        square = torch.cat([self._means[2:3], self._means[7:10]])
+        return bool((mean.square() > 9 * self._evenness * (square - mean.square()).clamp_min(0)).any())
 
     def advise(self, batch_size: int, limit: int) -> int:
-        """The batch size to go on with: doubled, up to the limit, where the noise scale has grown enough since the last change.
+        """The batch size to go on with: doubled, up to the limit, where one of three holds after the warm-up.
 
-        Never smaller: GNS does not scale down (Shockwave §5).
+        The noise scale has grown by ``growth`` since the last change (Shockwave §5); it is ``ROOM`` times the batch, so that
+        each example of a doubled batch counts for nine tenths of one now; or the signal is not significant, which means a scale far
+        above the batch. Never smaller: GNS does not scale down (Shockwave §5).
         """
-        value = self.value
-        if self._since < self.warmup or not math.isfinite(value) or value <= 0:
+        if self._since < self.warmup:
             return batch_size
+        value = self.value
         if math.isnan(self._reference):
             self._reference = value
-        if value < self.growth * self._reference or batch_size >= limit:
+        large = value >= min(self.growth * self._reference, ROOM * batch_size) or not self.significant
+        if not large or batch_size >= limit:
             return batch_size
         self._reference, self._since = value, 0
         return min(2 * batch_size, limit)
 
     def state_dict(self) -> dict[str, Any]:
-        """State for a checkpoint; a gradient that waits for its pair is left out."""
+        """State for a checkpoint; the averages of the parameters and the last gradient are left out."""
         return {
-            "noise": self._noise,
-            "signal": self._signal,
-            "weight": self._weight,
+            "means": self._means.clone(),
+            "evenness": self._evenness,
+            "steps": self._steps,
             "since": self._since,
             "reference": self._reference,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take a checkpoint's up."""
-        self._noise, self._signal, self._weight = state["noise"], state["signal"], state["weight"]
-        self._since, self._reference, self._before = state["since"], state["reference"], None
+        self._means, self._evenness, self._steps = state["means"].clone(), state["evenness"], state["steps"]
+        self._since, self._reference = state["since"], state["reference"]
+        self._before, self._averages = None, []
+
+
+_KEPT = 4 + 3 + 3 + 9
+"""Running means: noise, direct signal, its square, whether from parts; the gradient times each of three predictions, the
+squares of that; the predictions times each other."""
+
+
+def _rate(steps: int, smooth: float) -> float:
+    """Weight of the latest of so many steps: all of the first, three times an equal part later."""
+    return max(3.0 / (steps + 2), 1 - smooth)
 
 
 class GradientNorm:
@@ -187,8 +276,8 @@ class GradientNorm:
             self._sum = self._sum.to(self.parameters[0].device)
 
 
-def _flat(parameters: list[Tensor]) -> Tensor:
-    """All gradients as one vector; parameters that have none count as 0.
+def _flat(parameters: list[Tensor], *, gradients: bool = True) -> Tensor:
+    """All gradients, or the parameters themselves, as one vector; parameters that have no gradient count as 0.
 
     Raises
     ------
@@ -197,7 +286,8 @@ def _flat(parameters: list[Tensor]) -> Tensor:
     if not any(p.grad is not None for p in parameters):
         raise RuntimeError("no parameter has a gradient; call this after backward and before zero_grad.")
     device = parameters[0].device
-    parts = [(torch.zeros_like(p) if p.grad is None else p.grad).detach().reshape(-1) for p in parameters]
+    chosen = [(torch.zeros_like(p) if p.grad is None else p.grad) if gradients else p for p in parameters]
+    parts = [part.detach().reshape(-1) for part in chosen]
     return torch.cat([part.to(device=device, dtype=torch.float32) for part in parts])
 
 
