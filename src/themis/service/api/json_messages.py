@@ -23,7 +23,7 @@ Schema = dict[str, Any]
 
 SPECIAL = ("NaN", "Infinity", "-Infinity")
 """JSON has no numbers for them."""
-MOST_DIGITS = 400
+MOST_DIGITS = 1000
 """Digits of a whole number; the largest float has 309."""
 INT64_TEXT = "^-?[0-9]{1,19}$"
 _WHOLE = {FieldDescriptor.TYPE_INT32: 31, FieldDescriptor.TYPE_INT64: 63}
