@@ -170,7 +170,7 @@ def test_attributes_that_only_another_version_has_are_passed_over() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda d: d.update(format=FORMAT + 1), f"has format {FORMAT + 1}, this Themis reads 1 to {FORMAT}"),
+        (lambda d: d.update(format=FORMAT + 1), f"has format {FORMAT + 1}, this Themis reads {FORMAT}"),
         (lambda d: d.pop("jobs"), "is damaged"),
         (lambda d: d["state"].update(gpu_job=pack(np.zeros((1, 1, 1)))), "is damaged"),
         (lambda d: d["state"].update(gpu_job={"~array": ["<f8", [3], "!"]}), "is damaged"),

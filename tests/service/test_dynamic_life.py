@@ -53,9 +53,9 @@ def test_a_change_of_batch_size_reaches_the_forecast_and_outlives_a_restart(tmp_
     [
         (pb.Dynamic(mode="gsn", sizes=DYNAMIC.sizes), "mode of job"),
         (pb.Dynamic(mode="gns"), "expected at least one"),
-        (pb.Dynamic(mode="gns", sizes=[pb.BatchSize(batch=8)]), "above 0"),
+        (pb.Dynamic(mode="gns", sizes=[pb.BatchSize(batch=8)]), "steps_per_epoch is 0.0, expected"),
         (pb.Dynamic(mode="gns", sizes=[pb.BatchSize(batch=16, steps_per_epoch=9.0)]), "begins at batch size 8"),
-        (pb.Dynamic(mode="gns", sizes=DYNAMIC.sizes, regimes=-1), "at most -1 regimes"),
+        (pb.Dynamic(mode="gns", sizes=DYNAMIC.sizes, regimes=-1), "regimes is -1, expected"),
     ],
 )
 def test_what_no_dynamic_job_declares_is_refused(tmp_path: Path, dynamic: pb.Dynamic, said: str) -> None:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from fake import World, request, world
 
-from audit import as_written
 from themis.model.events import JobEnded
 from themis.model.log import read_log
 from themis.report.metrics import Fold
 from themis.service.api import views
 from themis.service.api.submission import submit
-from themis.service.engine.journal import Journal, export
+from themis.service.engine.journal import export
 from themis.sim.replay import replay
 
 SOLD = dict.fromkeys((0, 1), 10.0) | {2: 0.0}
@@ -30,23 +28,6 @@ def cancelled(w: World) -> None:
     w.ask(lambda a: a.cancel(0))
 
 
-def as_before(journal: Path) -> None:
-    """Rewrite the journal as versions did that left out the ends of jobs that ran."""
-    j = Journal(journal)
-    with j.transaction():
-        rows = j.db.execute("SELECT number, line FROM records WHERE kind = 'JobEnded'").fetchall()
-        for number, line in rows:
-            record = json.loads(line)
-            del record["gpu_seconds"]
-            if record["job"] in (0, 1):
-                j.db.execute("DELETE FROM records WHERE number = ?", (number,))
-            else:
-                j.db.execute("UPDATE records SET line = ? WHERE number = ?", (json.dumps(record).encode(), number))
-        j.db.execute("DELETE FROM checkpoints")
-    as_written(j)
-    j.close()
-
-
 def test_jobs_that_ran_when_their_app_was_cancelled_end_as_all_others(tmp_path: Path) -> None:
     with world(tmp_path, 4, lease_s=60.0) as w:
         cancelled(w)
@@ -58,12 +39,9 @@ def test_jobs_that_ran_when_their_app_was_cancelled_end_as_all_others(tmp_path: 
         assert {j.id: 3600 * j.gpu_hours for j in shown} == pytest.approx(SOLD)
 
 
-@pytest.mark.parametrize("older", [False, True])
-def test_reports_and_replays_tell_how_they_ended(tmp_path: Path, older: bool) -> None:
+def test_reports_and_replays_tell_how_they_ended(tmp_path: Path) -> None:
     with world(tmp_path, 4, lease_s=60.0) as w:
         cancelled(w)
-    if older:
-        as_before(tmp_path / "journal.db")
     log = tmp_path / "log.jsonl"
     export(tmp_path / "journal.db", log)
     assert replay(log).difference is None
@@ -79,10 +57,9 @@ def test_reports_and_replays_tell_how_they_ended(tmp_path: Path, older: bool) ->
         assert [j.outcome for j in w.ask(lambda a: views.show(a, "0")).jobs] == ["cancelled"] * 3
 
 
-def test_a_log_whose_command_differs_is_found_although_ends_may_be_missing(tmp_path: Path) -> None:
+def test_a_log_whose_command_differs_is_found(tmp_path: Path) -> None:
     with world(tmp_path, 4, lease_s=60.0) as w:
         cancelled(w)
-    as_before(tmp_path / "journal.db")
     log, wrong = tmp_path / "log.jsonl", tmp_path / "wrong.jsonl"
     export(tmp_path / "journal.db", log)
     lines = [
