@@ -1,4 +1,4 @@
-"""Measure what the Themis paper leaves open, and print the table of decision 0003.
+"""Measure what the Themis paper leaves open, and print a table (decision 3).
 
     python benchmarks/open_points.py --apps 60 --seeds 0-2 --loads 0.9,1.4,2.0 --jobs 2
 
