@@ -104,6 +104,24 @@ def test_a_file_that_cannot_be_written_stops_no_call(tmp_path: Path, caplog: pyt
     audit = Audit(tmp_path)
     audit.add(ANN, "Submit", "a")
     audit.add(ANN, "Submit", "b")
-    assert caplog.text.count("are not recorded") == 1
+    assert caplog.text.count("are kept in memory") == 1
     with pytest.raises(sqlite3.DatabaseError):
         audit.read()
+
+
+def test_entries_of_a_full_disk_are_written_when_there_is_room(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as full:
+
+        def no_room(audit: Audit) -> sqlite3.Connection:
+            raise sqlite3.OperationalError("database or disk is full")
+
+        full.setattr(Audit, "_db", no_room)
+        log.audit.add(ANN, "Cancel", "a")
+        log.audit.add(ROOT, "Set", "policy")
+    log.now += 60.0
+    log.audit.add(BEN, "Submit", "b")
+    assert [(e.user, e.action, log.now - e.time) for e in reversed(log.audit.read())] == [
+        ("ann", "Cancel", 60.0),
+        ("root", "Set", 60.0),
+        ("ben", "Submit", 0.0),
+    ]

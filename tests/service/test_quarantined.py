@@ -10,6 +10,8 @@ import pytest
 from fake import World, request, world
 
 from audit import audit
+from themis.client import themis_pb2 as pb
+from themis.client.home import Endpoint, write_endpoint
 from themis.core import app_lifecycle, regimes
 from themis.core.leases import Leases
 from themis.core.scheduler import Scheduler
@@ -20,6 +22,7 @@ from themis.service.api import reasons, views
 from themis.service.api.submission import submit
 from themis.service.engine.notifications import notify
 from themis.service.engine.quarantine import quarantines
+from themis.service.operations import doctor
 
 DATA = Path(__file__).parent / "data"
 
@@ -296,6 +299,10 @@ def test_a_service_started_with_safe_decides_nothing_and_cancels(tmp_path: Path)
         w.ask(lambda a: a.drain(0, True))
         w.turn(1.0)
         assert not w.held()
+        write_endpoint(tmp_path, Endpoint("127.0.0.1:1", "", 1))
+        there = doctor.Running(pb.InfoReply(unready=w.arbiter.unready()), [])
+        assert doctor._arbiter(tmp_path, there)[0] == "wrong"
+        assert "decisions are off" in doctor._arbiter(tmp_path, there)[1]
 
 
 def test_a_service_started_without_an_app_quarantines_it(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import logging
 import sqlite3
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ MOST_OF_USER, MOST_REFUSED = 20_000, 2_000
 MINUTE_S = 60.0
 EVERY, EVERY_S = 50, 3600.0
 """Entries between two looks at one caller's number, and seconds between two looks at what is too old."""
+MOST_WAITING = 10_000
+"""Entries kept in memory while the file cannot be written; refused calls take half of them at most."""
 MOST_TEXT = 300
 """Characters of a text."""
 MOST_ENTRIES = 1000
@@ -74,29 +77,41 @@ class Audit:
         self.path, self.keep_s, self.clock = home / "audit.db", keep_s, clock
         self._lock = threading.Lock()
         self._open: sqlite3.Connection | None = None
-        self._failed = False
+        self._waiting: deque[tuple[float, Caller, str, str, str]] = deque(maxlen=MOST_WAITING)
+        """Entries that could not be written yet, the oldest first."""
         self._added: dict[str, int] = {}
         """Entries of each caller since its number was looked at."""
         self._swept_at = 0.0
 
     def add(self, caller: Caller, action: str, target: str = "", refused: str = "") -> None:
-        """Write an entry. A disk that is full does not stop the call: it is logged."""
-        now = self.clock()
-        key = (caller.user, caller.method, caller.address, action, refused[:MOST_TEXT])
+        """Write an entry, after those that wait. A full disk does not stop the call: the entry waits in memory."""
         with self._lock:
+            waited = bool(self._waiting)
+            if refused and len(self._waiting) > MOST_WAITING // 2:
+                return
+            self._waiting.append((self.clock(), caller, action, target[:MOST_TEXT], refused[:MOST_TEXT]))
             try:
-                with self._db() as db:
-                    if not (refused and self._counted(db, now, target[:MOST_TEXT], key)):
-                        db.execute(
-                            f"INSERT INTO entries ({_COLUMNS}, admin) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 1, ?)",
-                            (now, *key[:4], target[:MOST_TEXT], "refused" if refused else "ok", key[4], caller.admin),
-                        )
-                    self._sweep(db, caller.user, now)
-                self._failed = False
+                while self._waiting:
+                    self._write(*self._waiting[0])
+                    self._waiting.popleft()
             except (sqlite3.Error, OSError) as error:
-                if not self._failed:
-                    log.warning("cannot write %s: %s; sign-ins and changes are not recorded.", self.path, error)
-                self._failed = True
+                if not waited:
+                    log.warning(
+                        "cannot write %s: %s; the newest %d sign-ins and changes are kept in memory until there is room.",
+                        self.path,
+                        error,
+                        MOST_WAITING,
+                    )
+
+    def _write(self, now: float, caller: Caller, action: str, target: str, refused: str) -> None:
+        key = (caller.user, caller.method, caller.address, action, refused)
+        with self._db() as db:
+            if not (refused and self._counted(db, now, target, key)):
+                db.execute(
+                    f"INSERT INTO entries ({_COLUMNS}, admin) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 1, ?)",
+                    (now, *key[:4], target, "refused" if refused else "ok", refused, caller.admin),
+                )
+            self._sweep(db, caller.user, now)
 
     def _db(self) -> sqlite3.Connection:
         if self._open is None:

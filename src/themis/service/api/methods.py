@@ -181,6 +181,7 @@ class Api:
                 active_apps=int(s.apps.active[: s.apps.size].sum()),
                 records=a.journal.last()[0],
                 problem=a.engine.problem,
+                unready=a.unready(),
                 pid=os.getpid(),
                 unknown_work_s=a.config.unknown_work_s,
                 user=self.caller.user,

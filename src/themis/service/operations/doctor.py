@@ -260,6 +260,8 @@ def _arbiter(home: Path, there: Running | ThemisError) -> tuple[str, str]:
     if isinstance(there, ThemisError):
         raise there
     info = there.info
+    if info.unready:
+        return "wrong", info.unready
     if info.problem:
         return "wrong", f"its policy {info.policy} could not decide {info.problem}"
     return (
