@@ -189,7 +189,7 @@ def test_the_noise_scale_is_right_while_parameters_move(kind: str, size: int, pa
             lost.append(abs(efficiency / truly - 1))
         optimizer.step()
     assert statistics.median(errors) < 0.4
-    # The MLP misses a tenth over 4,000 steps: its true scale varies threefold within a hundred steps (decision 83).
+    # The MLP misses a tenth over 4,000 steps: its true scale varies twofold within 200 steps (decision 83).
     assert statistics.median(lost) < (0.15 if FULL and kind == "mlp" else 0.1)
 
 
