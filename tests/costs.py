@@ -69,8 +69,9 @@ class Sums:
     """Prints, in the end, what each tier cost and may cost."""
 
     def pytest_sessionstart(self) -> None:
-        """Begin with an empty file."""
-        Path(_FILE).unlink(missing_ok=True)
+        """Begin with an empty file; a fresh clone has no folder for it."""
+        Path(_FILE).parent.mkdir(parents=True, exist_ok=True)
+        Path(_FILE).write_text("", encoding="utf-8")
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         with suppress(FileNotFoundError):
