@@ -20,12 +20,13 @@ from themis.machines.agent.messages import (
     Renew,
     Stop,
     TaskReport,
+    TaskRuns,
     TaskState,
 )
 from themis.machines.engines.gangs import Gangs, Out, Send
 from themis.machines.engines.hosts import NO_TARGET, Host, NodeSettings
 from themis.machines.engines.local import LocalExecutor
-from themis.machines.engines.program import AttemptEnded, Ending, Measurement, Program, ending_of
+from themis.machines.engines.program import AttemptEnded, Ending, Measurement, Program, RunReported, ending_of
 from themis.model.cluster import Machine
 from themis.model.dynamic import Dynamic, Mode
 from themis.model.events import (
@@ -501,3 +502,9 @@ def test_nothing_is_remembered_of_gangs_that_are_settled() -> None:
         assert said(book.recorded(0, attempt, 1.0), Forget) == [0, 1]
         assert (book.gangs, book.of_task, book.running) == ({}, {}, 0)
         assert said(book.handle_message(0, TaskState(task=task, phase="ended", first=1), 2.0), Forget) == [0]
+
+
+def test_a_gang_reports_each_run_once_and_at_most_sixteen() -> None:
+    book = started(gangs())
+    out = [o for n in range(40) for o in book.handle_message(0, TaskRuns(task=TASK, runs=(f"mlflow:{n // 2}",)), 1.0)]
+    assert [o.run for o in out if isinstance(o, RunReported)] == [str(n) for n in range(16)]

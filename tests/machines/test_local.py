@@ -17,7 +17,7 @@ from live import SHORT, grant, live, revoke, script, shell
 from processes import PATIENCE_S, left_of, ranks_of, wait_until
 from themis.machines.agent import keeper
 from themis.machines.agent.system import System, clock
-from themis.machines.engines.program import ABSENT, AttemptEnded, Ending, Measurement, Program
+from themis.machines.engines.program import ABSENT, AttemptEnded, Ending, ExecutorBroke, Measurement, Program
 from themis.model.dynamic import Dynamic, Mode
 from themis.model.events import BatchChanged, JobProgress, JobReached, JobStarted, JobStopped
 from themis.model.workload import Job, Regime
@@ -382,3 +382,17 @@ def test_a_real_job_reports_its_epochs_and_its_change_of_batch_size_over_a_preem
         assert {(int(e), int(size)) for e, size in history} == {(e, 8 if e < 3 else 16) for e in range(6)}
         again = [e for e in world.heard if isinstance(e, BatchChanged) and e.attempt == 2]
         assert [e.batch for e in again] == [16]
+
+
+def test_an_executor_whose_thread_ends_by_an_error_reports_it_and_takes_no_more_commands(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise LookupError("injected")
+
+    with live(root, shell("exit 0"), 1) as one:
+        monkeypatch.setattr(one.executor.gangs, "tick", fails)
+        assert str(one.until(ExecutorBroke).error) == "injected"
+        for _ in range(2):
+            with pytest.raises(LookupError, match="injected"):
+                one.executor.submit(grant(1, (0,)))

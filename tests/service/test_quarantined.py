@@ -17,9 +17,10 @@ from themis.core.leases import Leases
 from themis.core.scheduler import Scheduler
 from themis.core.state import State
 from themis.errors import InputError
+from themis.machines.engines.program import ExecutorBroke
 from themis.model.events import GpusWithheld, JobStopped, MachineReturned, Quarantined, Revoke
 from themis.service.api import reasons, views
-from themis.service.api.submission import submit
+from themis.service.api.submission import Limit, submit
 from themis.service.engine.notifications import notify
 from themis.service.engine.quarantine import quarantines
 from themis.service.operations import doctor
@@ -331,6 +332,28 @@ def test_a_record_that_cannot_be_folded_is_skipped_and_its_app_quarantined_by_ev
     skipped_once(tmp_path, clock, bad, good)
 
 
+def test_records_of_two_apps_that_cannot_be_folded_are_skipped_by_every_later_fold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, real = [1000.0], app_lifecycle.finish_app
+    with world(tmp_path, 2, 2, 1, clock=clock, silent=True) as w:
+        bad, worse, good = (enter(w, name, gpus=(n, n)) for name, n in (("bad", 2), ("worse", 2), ("good", 1)))
+        w.turn(0.3)
+        w.finish(0)
+        w.turn(0.3)
+        w.finish(1)
+    monkeypatch.setattr(app_lifecycle, "finish_app", fails_for(bad, fails_for(worse, real)))
+    for life in range(3):
+        with world(tmp_path, 2, 2, 1, clock=clock, faulty=not life) as w:
+            w.turn(0.5)
+            assert w.arbiter.state.quarantined_apps == {bad, worse}
+            assert set(w.held()) == ({good} if not life else set())
+            if not life:
+                assert [q.app for q in recorded(w)] == [bad, worse]
+                w.finish(good)
+        audit(tmp_path / "journal.db")
+
+
 def test_without_an_app_a_start_goes_on_where_the_fold_fails_at_a_record_of_no_app(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -366,3 +389,45 @@ def skipped_once(home: Path, clock: list[float], bad: int, good: int, **start: A
         w.turn(1.0)
         assert w.arbiter.state.quarantined_apps == {bad}
         assert not w.arbiter.state.occupied
+
+
+def test_errors_of_one_users_apps_turn_no_decisions_off_for_others_and_refuse_that_users_submissions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with world(tmp_path, 5, faulty=True) as w:
+        for name in "abc":
+            enter(w, name, user="mallory")
+        enter(w, "d", user="ann")
+        with monkeypatch.context() as faulty:
+            faulty.setattr(app_lifecycle, "finish_app", fails)
+            for job in range(3):
+                w.finish(job)
+        assert [q.app for q in recorded(w)] == [0, 1, 2]
+        assert not w.arbiter.quarantine.off
+        with pytest.raises(Limit, match="3 apps of user 'mallory' were quarantined"):
+            enter(w, "e", user="mallory")
+        assert enter(w, "e", user="ann")
+        w.finish(3)
+        assert w.arbiter.journal.apps()[3].outcome == "completed"
+
+
+def test_what_a_call_wrote_before_its_input_was_refused_is_taken_back(tmp_path: Path) -> None:
+    with world(tmp_path, 2, faulty=True) as w:
+        enter(w, "a")
+
+        def refused(arbiter: Any) -> None:
+            arbiter.journal.set_options(0, held=True)
+            raise InputError("wrong after all")
+
+        with pytest.raises(InputError, match="wrong after all"):
+            w.ask(refused)
+        assert not w.arbiter.journal.apps()[0].options.held
+        assert w.arbiter.state.quarantined_apps == set()
+
+
+@pytest.mark.unfoldable
+def test_an_executor_that_broke_ends_the_service(tmp_path: Path) -> None:
+    with world(tmp_path, 2) as w:
+        w.arbiter.queue.put(ExecutorBroke(error=LookupError("injected")))
+        with pytest.raises(LookupError, match="injected"):
+            w.turn(1.0)

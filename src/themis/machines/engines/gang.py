@@ -107,6 +107,8 @@ class Gang:
     check: int = 0
     """Last check of curve stopping that was passed on."""
     reported_at: Seconds = -math.inf
+    runs: set[str] = field(default_factory=set)
+    """Runs of trackers that it reported."""
     intrudes: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """GPUs that its processes are on and that it does not hold, by machine."""
     neighbours_at: Seconds = -math.inf

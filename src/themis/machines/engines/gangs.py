@@ -379,8 +379,8 @@ class Gangs:
         here = self._gpus_of(machine)
         parts = [set(range(len(here))) - set(item.gpus) if item.whole else item.gpus for item in items]
         slots = sorted({slot for part in parts for slot in part if slot < len(here)})
-        pids = sorted({pid for item in items for pid in item.pids})
-        reason = "; ".join(item.reason for item in items)
+        pids = sorted({pid for item in items for pid in item.pids})[: limits.IDS.most]
+        reason = limits.REASON.cut("; ".join(item.reason for item in items))
         self.out.append(
             GpusWithheld(machine=machine, gpus=tuple(here[s] for s in slots), pids=tuple(pids), reason=reason)
         )
@@ -510,8 +510,11 @@ class Gangs:
     def _runs(self, machine: int, message: TaskRuns) -> None:
         gang = self.of_task.get(message.task)
         for run in message.runs if gang is not None and machine in gang.parts else ():
-            tracker, _, name = run.partition(":")
             assert gang is not None
+            if run in gang.runs or len(gang.runs) >= limits.RUNS.most:
+                continue
+            gang.runs.add(run)
+            tracker, _, name = run.partition(":")
             app, job, attempt = gang.grant.app, gang.grant.job, gang.grant.attempt
             self.out.append(RunReported(app=app, job=job, attempt=attempt, tracker=tracker, run=name))
 

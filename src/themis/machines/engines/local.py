@@ -51,7 +51,7 @@ from themis.machines.engines.endings import Pace
 from themis.machines.engines.gangs import Gangs, Out, Send
 from themis.machines.engines.hosts import Host, NodeSettings
 from themis.machines.engines.open_files import as_given
-from themis.machines.engines.program import Note, Programs
+from themis.machines.engines.program import ExecutorBroke, Note, Programs
 from themis.machines.engines.renewer import Renewer, before, note_lease, socket_file
 from themis.model.cluster import Machine
 from themis.model.events import Command, Event, Grant
@@ -66,6 +66,10 @@ _LEFT: list[subprocess.Popen[bytes]] = []
 """Agents that outlive the executor of this process which started them."""
 
 log = logging.getLogger("themis.service")
+
+
+def ignored(note: Note) -> None:
+    """Drop a note."""
 
 
 class LocalExecutor(Executor):
@@ -94,7 +98,7 @@ class LocalExecutor(Executor):
         hosts: Sequence[Host],
         programs: Programs,
         emit: Callable[[Event], None],
-        note: Callable[[Note], None] = lambda note: None,
+        note: Callable[[Note], None] = ignored,
         *,
         settings: NodeSettings | None = None,
         pace: Pace | None = None,
@@ -260,7 +264,8 @@ class LocalExecutor(Executor):
         # Once: a descriptor's number is soon another's.
         claims, self.claims = self.claims, []
         release(claims)
-        self._raise()
+        if self._broken is not None and self.note is ignored:
+            raise self._broken
 
     def __enter__(self) -> LocalExecutor:
         return self.start()
@@ -269,7 +274,8 @@ class LocalExecutor(Executor):
         self.close()
 
     def _do(self, action: Callable[[], object]) -> None:
-        self._raise()
+        if self._broken is not None:
+            raise self._broken
         self._todo.put(action)
         self._poke()
 
@@ -291,11 +297,6 @@ class LocalExecutor(Executor):
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake, b".")
 
-    def _raise(self) -> None:
-        if self._broken is not None:
-            error, self._broken = self._broken, None
-            raise error
-
     # ---- the thread -----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -303,8 +304,9 @@ class LocalExecutor(Executor):
             while not self._closing.is_set():
                 self._turn()
         except BaseException as error:
-            # Raised again in the thread of the next caller.
+            # Nothing is renewed or started any more: whoever hears the notes has to end, and the next start goes on.
             self._broken = error
+            self.note(ExecutorBroke(error=error))
         finally:
             for channel in (*self._channels.values(), *self._unidentified, *self._barred.values()):
                 channel.close()

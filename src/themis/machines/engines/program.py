@@ -275,7 +275,16 @@ class DiskWarning:
     sentence: str
 
 
-Note = AttemptEnded | Measurement | GangIdle | GangIntrudes | RunReported | MachineRejected | DiskWarning
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorBroke:
+    """The executor's thread ended by an error: it renews, starts and stops nothing any more."""
+
+    error: BaseException
+
+
+Note = (
+    ExecutorBroke | AttemptEnded | Measurement | GangIdle | GangIntrudes | RunReported | MachineRejected | DiskWarning
+)
 """Notes about gangs to the arbiter that are not events."""
 
 

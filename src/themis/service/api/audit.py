@@ -92,7 +92,10 @@ class Audit:
             self._waiting.append((self.clock(), caller, action, target[:MOST_TEXT], refused[:MOST_TEXT]))
             try:
                 while self._waiting:
-                    self._write(*self._waiting[0])
+                    try:
+                        self._write(*self._waiting[0])
+                    except ValueError:  # text that no database takes
+                        log.exception("an entry of the audit log cannot be written")
                     self._waiting.popleft()
             except (sqlite3.Error, OSError) as error:
                 if not waited:

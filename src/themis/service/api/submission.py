@@ -25,6 +25,7 @@ from themis.service.engine.arbiter import Arbiter
 from themis.service.engine.config import Config
 from themis.service.engine.housekeeping import unmet, verdict_of
 from themis.service.engine.journal import Entry, Options
+from themis.service.engine.quarantine import MOST, WINDOW_S
 from themis.service.engine.speed_estimator import own_profile, read_profile
 from themis.traces.profiles.assumed import Assumptions, alone
 from themis.traces.profiles.models import GENERIC
@@ -145,17 +146,18 @@ def read_app(request: pb.SubmitRequest, now: Seconds, config: Config, gpus: int)
 def check_models(state: State, book: ProfileBook, app: App) -> None:
     """Raise InputError if the speed of one of the app's models is not known on any machine that it may use."""
     for job in app.jobs:
-        profile = book.get(job.model)
         if job.gpu_types and state.gpu_types and not set(job.gpu_types) & set(state.gpu_types):
             raise InputError(
                 f"job {job.name!r} asks for a GPU of type {' or '.join(job.gpu_types)}, which no machine has."
                 f"{closest(job.gpu_types[0], state.gpu_types)} The machines have {', '.join(sorted(state.gpu_types))}."
             )
         types = [t for t in state.gpu_types if not job.gpu_types or t in job.gpu_types]
-        if types and not any(profile.curve(t, r.batch) for t in types for r in job.regimes):
-            raise InputError(
-                f"job {job.name!r}: model {job.model!r} has no speed on GPU type {', '.join(types)}; add a profile."
-            )
+        for model, batch in job.configs if types else ():
+            if not any(book.get(model).curve(t, batch) for t in types):
+                raise InputError(
+                    f"job {job.name!r}: model {model!r} has no speed at batch {batch} on GPU type {', '.join(types)}; add a "
+                    "profile."
+                )
 
 
 def check_work(state: State, book: ProfileBook, app: App) -> None:
@@ -237,6 +239,11 @@ def _check_room(arbiter: Arbiter, user: str) -> None:
         raise Limit(
             f"user {user!r} has {mine} apps queued or running, the limit is {config.max_apps_per_user} (max_apps_per_user); try "
             "again when one is finished."
+        )
+    if arbiter.quarantine.of_user(user, arbiter.state, arbiter.instant) >= MOST:
+        raise Limit(
+            f"{MOST} apps of user {user!r} were quarantined within {WINDOW_S / 60:.0f} minutes; `themis why APP` says why. Try "
+            "again later."
         )
     if arbiter.journal.submissions(user, arbiter.instant - 3600.0) >= config.max_submissions:
         raise Limit(

@@ -33,6 +33,7 @@ from themis.machines.engines.program import (
     AttemptEnded,
     DiskWarning,
     Ending,
+    ExecutorBroke,
     GangIdle,
     GangIntrudes,
     MachineRejected,
@@ -345,6 +346,9 @@ class Arbiter:
         """Take what came in, waiting at most so long for it."""
         items = self._wait(most_s)
         try:
+            for item in items:
+                if isinstance(item, ExecutorBroke):
+                    raise item.error
             self._take_in(items)
         except BaseException:
             # The thread ends; callers must not wait for it.
@@ -447,7 +451,8 @@ class Arbiter:
         """
         quarantine, item = self.quarantine, self._at
         quarantine.faults += 1
-        owner: Owner | None = getattr(error, "owner", None)
+        wrong_input = isinstance(item, Call) and isinstance(error, InputError)
+        owner: Owner | None = None if wrong_input else getattr(error, "owner", None)
         if owner is None and not isinstance(item, Call):
             owner = SERVICE if item is None else item.owner if isinstance(item, Fault) else owner_of(item, self.state)
         log.error(
@@ -475,6 +480,8 @@ class Arbiter:
             for call in left:
                 if isinstance(call, Call):
                     call.fail(error)
+                elif call is not item:
+                    self.queue.put(call)  # the next transaction takes it in
             left.clear()
             released.clear()
         elif item is not None and not isinstance(item, Fault) and not (its_own and not was_off):
@@ -497,9 +504,8 @@ class Arbiter:
     def _shut_out(self, fault: Fault, now: Seconds) -> None:
         """Record a quarantine."""
         self.engine.feed(fault.record, now)
-        for command in self.engine.late:
+        for command in self.engine.take_late(fault.owner):
             self.engine.write(command, now)  # the start has carried it out
-        self.engine.late, self.engine.late_owners = [], set()
         if fault.owner.kind == "machine":
             self.journal.set_drained(self.state.machines[fault.owner.number].name, True)
 
@@ -554,7 +560,7 @@ class Arbiter:
                 self.housekeeping.disk_quota(item)
             case RunReported():
                 self.journal.add_run_id(item.app, item.job, item.attempt, item.tracker, item.run)
-            case WakeUp():
+            case WakeUp() | ExecutorBroke():
                 pass
             case (
                 MachineFailed(machine=n)

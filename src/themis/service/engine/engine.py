@@ -82,7 +82,7 @@ class Engine(Driver):
     """Steps with which each job's next attempt begins, as last reported."""
     out: list[Command] = field(default_factory=list)
     quarantine: Quarantine = field(default_factory=Quarantine)
-    late: list[Command] = field(default_factory=list)
+    late: list[tuple[Owner, Command]] = field(default_factory=list)
     """Commands that follow from quarantines which apply from a skipped record on, until these are recorded
     themselves."""
     late_owners: set[Owner] = field(default_factory=set)
@@ -122,6 +122,13 @@ class Engine(Driver):
         self.follow(fresh.policy)
         if self.desk is not None:
             self.desk.give_up()
+
+    def take_late(self, owner: Owner) -> list[Command]:
+        """The commands that follow from an owner's quarantine, which is recorded now."""
+        mine = [command for whose, command in self.late if whose == owner]
+        self.late = [(whose, command) for whose, command in self.late if whose != owner]
+        self.late_owners.discard(owner)
+        return mine
 
     def record(self, event: Event, now: Seconds) -> Event:
         """Write an event down; returns it as the journal has it, so that live and folded steps are of the same bytes."""

@@ -120,15 +120,14 @@ class RunningFold:
         self.skipping = False
         if (instead := self.skips.get(number)) is not None:
             self.skipping = True
-            self.engine.late_owners.add(of_record(instead))
+            owner = of_record(instead)
+            self.engine.late_owners.add(owner)
             for command in self._step(number, time, instead):
                 self.engine.remember(command)
-                self.engine.late.append(command)
+                self.engine.late.append((owner, command))
         elif isinstance(record, Quarantined) and record.skipped:
             self.pending += self._step(number, time, record)
-            self.pending += self.engine.late
-            self.engine.late = []
-            self.engine.late_owners.discard(of_record(record))
+            self.pending += self.engine.take_late(of_record(record))
             return True
         elif self._of_skipped(record):
             self.skipping = True

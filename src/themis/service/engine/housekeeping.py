@@ -268,7 +268,8 @@ class Housekeeping:
         del self.waiting[app]
         if verdict:
             self.journal.set_options(app, waiting=False)
-            if not self.journal.apps("app = ?", app)[0].options.held:
+            held = self.journal.apps("app = ?", app)[0].options.held
+            if not held and app not in self.state.quarantined_apps:
                 self.engine.feed(AppResumed(app=app), now)
         else:
             self.journal.give_reason(app, f"{unmet(self.journal, options)}, so its dependency can never be met")

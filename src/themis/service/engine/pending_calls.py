@@ -52,6 +52,8 @@ class Call:
         try:
             return partial(self.reply.set_result, self.do())
         except (InputError, Closed) as error:
+            if self.changes and changes() != before:
+                raise  # what was written is taken back, and the caller gets this answer
             return partial(self.reply.set_exception, error)
         except Exception as error:
             # Whatever changes the core is written down before. So a bug in the checks of a submission is its sender's alone too.

@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 import themis
 from themis.core.state import State
@@ -167,6 +169,11 @@ class Quarantine:
             return owner.number in state.quarantined_apps
         return owner.kind == "machine" and owner.number in state.quarantined_machines
 
+    def of_user(self, user: str, state: State, now: Seconds) -> int:
+        """Number of a user's apps that were quarantined lately."""
+        recent = {owner.number for at, _, owner in self._seen if owner.kind == "app" and at > now - WINDOW_S}
+        return sum(state.app_specs[app].user == user for app in recent if app < state.apps.size)
+
     def judge(self, error: Exception, owner: Owner, state: State, now: Seconds) -> None:
         """Quarantine the owner of an error, or turn decisions off. ``state`` : without what the error came in with."""
         if owner == SERVICE:
@@ -177,13 +184,22 @@ class Quarantine:
         frames = (*frames_of(error), type(error).__name__)
         recent = [seen for seen in self._seen if seen[0] > now - WINDOW_S]
         self._seen = [*recent, (now, frames, owner)]
-        if any(seen[1] == frames and seen[2] != owner for seen in recent):
+        party = _parties(state, owner)
+        if any(seen[1] == frames and party(seen[2]) != party(owner) for seen in recent):
             self.turn_off(f"the same error was caused by several apps or machines ({words_of(error)})")
         if self.off:
             return
         self.waiting.append(Fault(owner, words_of(error), frames))
-        if len(self._seen) >= MOST:
+        if len({party(seen[2]) for seen in self._seen}) >= MOST:
             self.turn_off(f"{MOST} apps or machines were quarantined within {WINDOW_S / 60:.0f} minutes")
+
+
+def _parties(state: State, owner: Owner) -> Callable[[Owner], Owner | str]:
+    """What the brake counts as one: all apps of a user, so that no user turns decisions off for others; else each owner."""
+    here = {state.app_specs[a].user for a in np.flatnonzero(state.apps.active[: state.apps.size]).tolist()}
+    if owner.kind != "app" or not here - {state.app_specs[owner.number].user}:
+        return lambda other: other
+    return lambda other: state.app_specs[other.number].user if other.kind == "app" else other
 
 
 def of_record(record: Quarantined) -> Owner:
