@@ -178,7 +178,7 @@ def _verdict(level: str, reading: str, name: str, found: Sequence[Interval]) -> 
 def put(page: Path, text: str, note: str) -> None:
     """Replace the page's section, or put it before the first one."""
     body = f"{text}\n{note}\n"
-    whole = page.read_text() if page.exists() else "# Themis (NSDI'20), measured again\n"
+    whole = page.read_text() if page.exists() else "# Reproducing Themis (NSDI'20)\n"
     if START in whole:
         before, _, rest = whole.partition(START)
         after = rest[rest.index(END) :] if END in rest else ""

@@ -542,7 +542,7 @@ def page(size: Size, results: Results, notes: dict[str, str], picture: str) -> s
     )
     intro = notes.get("intro", "")
     return (
-        f"# Themis (NSDI'20), measured again\n\n{intro}\n{given}\n\n{summary}\n\n" + "\n".join(sections).rstrip() + "\n"
+        f"# Reproducing Themis (NSDI'20)\n\n{intro}\n{given}\n\n{summary}\n\n" + "\n".join(sections).rstrip() + "\n"
     )
 
 
