@@ -541,9 +541,7 @@ def page(size: Size, results: Results, notes: dict[str, str], picture: str) -> s
         f"seeds {', '.join(map(str, size.seeds))}, mean ± half of the 95 % interval over seeds, ratios by common seeds."
     )
     intro = notes.get("intro", "")
-    return (
-        f"# Reproducing Themis (NSDI'20)\n\n{intro}\n{given}\n\n{summary}\n\n" + "\n".join(sections).rstrip() + "\n"
-    )
+    return f"# Reproducing Themis (NSDI'20)\n\n{intro}\n{given}\n\n{summary}\n\n" + "\n".join(sections).rstrip() + "\n"
 
 
 def read_notes(path: Path) -> dict[str, str]:
