@@ -317,7 +317,7 @@ def test_a_keeper_that_cannot_fork_blames_the_machine(tmp_path: Path) -> None:
         "logs": [str(tmp_path / "log")],
         "user": "",
         "deadline": 1e12,
-        "cell": {"kind": "none", "group": "", "limits": [], "memory": ""},
+        "cell": {"kind": "none", "group": "", "limits": [], "memory": "", "processes": ""},
     }
     (tmp_path / "task.json").write_text(json.dumps(task))
     os.mkfifo(tmp_path / "control")
