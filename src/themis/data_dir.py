@@ -1,4 +1,4 @@
-"""The default data directory, for the service, its clients and the simulator alike."""
+"""The default data directory of the service, its clients and the simulator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every error that Themis raises.
+"""All errors that Themis raises.
 
     ThemisError
     +-- InputError            the user's input is wrong; the command line exits with code 2
@@ -25,7 +25,7 @@ INSTALL_AGAIN = (
     "If a package of yours adds it, install the package again, for instance with `pip install -e .`, so that Python "
     "finds it"
 )
-"""For names that other packages register: Python reads a package's entry points only when the package is installed."""
+"""For names that other packages register: Python reads a package's entry points at its installation only."""
 
 
 class InputError(ThemisError):

@@ -46,7 +46,7 @@ class Number:
     zero: bool = False
 
     def holds(self, value: object) -> bool:
-        """Whether it is such a number; bool is none."""
+        """True for such a number; bool is none."""
         if isinstance(value, bool) or not isinstance(value, int if self.whole else (int, float)):
             return False
         return self.least <= value <= self.most or (self.zero and value == 0)
@@ -85,7 +85,7 @@ class Text:
     empty: bool = True
 
     def holds(self, value: object) -> bool:
-        """Whether it is such a text."""
+        """True if it is such a text."""
         try:
             self.check(value, "it")
         except InputError:

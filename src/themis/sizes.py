@@ -20,7 +20,7 @@ MOST_GPUS = int(limits.GPUS.most)
 
 
 class Unreadable(ValueError):
-    """Its text is what was expected."""
+    """Expected form of an unreadable text."""
 
 
 DURATION = "a time such as 90s, 45m, 2h30m, 1d12h or 02:30:00, at least 1ms, at most ten years"
@@ -83,7 +83,7 @@ _RANGE = re.compile(r"(\d{1,7})\s*\.\.\s*(\d{1,7})", re.ASCII)
 
 
 def gpus(value: object) -> tuple[int, int]:
-    """Fewest and most GPUs of a gang: ``4`` or ``2..8``."""
+    """Minimum and maximum GPUs of a gang: ``4`` or ``2..8``."""
     low = high = value
     if isinstance(value, str):
         form = _RANGE.fullmatch(value.strip())
@@ -166,7 +166,7 @@ def work(value: object) -> Work:
 
 
 def _number(value: object) -> float | None:
-    """The value as a float; None if it is none, not finite, or beyond every limit here."""
+    """The value as a float; None if it is no number, not finite, or beyond every limit here."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return float(value) if abs(value) <= limits.DONE.most else None

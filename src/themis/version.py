@@ -1,4 +1,4 @@
-"""Which version this is: the number of the release, the commit that it was built from, and Python's version.
+"""Version of this program: the number of the release, the commit that it was built from, and Python's version.
 
 A wheel or an sdist carries the commit in ``commit.txt`` (``hatch_build.py`` writes it). In a git checkout, git is asked
 when the version is printed; nothing else pays for it.

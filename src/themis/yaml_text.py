@@ -77,7 +77,7 @@ def documents(text: str, most: int = MOST_VALUES) -> Iterator[Document]:
 
 
 def one_document(text: str) -> Document:
-    """The one document of a text, None where it holds nothing; raises BadYaml, also where there are more."""
+    """The one document of a text, None if it is empty; raises BadYaml, also for several documents."""
     found = list(documents(text))
     if len(found) > 1:
         raise BadYaml("a second document begins here, expected one", found[1].line(()))
@@ -85,7 +85,7 @@ def one_document(text: str) -> Document:
 
 
 class _Loader(yaml.SafeLoader):
-    """Composes nodes only; scalars are told apart by YAML 1.2's core schema, its tagged integers left out.
+    """Composes nodes only; scalars are typed by YAML 1.2's core schema, its tagged integers left out.
 
     The scanner refuses a token that leads too deep, or is one too many, before anything is made of it.
     """

@@ -255,7 +255,7 @@ def _cell(name: str, value: Any) -> object:
 
 
 def _paid(columns: Columns, rows: Sequence[Mapping[str, Any]]) -> Columns:
-    """The columns, with the cost if any has one."""
+    """Add the cost column if any row has a cost."""
     return {**columns, "cost": _cost} if any(row["cost"] for row in rows) else columns
 
 

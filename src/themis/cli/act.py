@@ -163,7 +163,7 @@ def _hint_of_shell(word: str) -> str:
 
 
 def _hint(made: Mapping[str, Any]) -> None:
-    """On a terminal: what to do next with an app that was submitted just now."""
+    """Next steps for an app that was just submitted, printed on a terminal."""
     if sys.stderr.isatty():
         app = made["app"]
         say(f"Follow its output: themis logs -f {app}. Why it waits: themis why {app}. Cancel it: themis cancel {app}.")

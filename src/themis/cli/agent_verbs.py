@@ -1,8 +1,8 @@
 """``themis agent``: machines join a service over the network, serve it, and are removed.
 
-``token`` and ``list`` are for the service's own machine: who may read its data directory may say which machines there are.
-Administrators may ``remove`` them from elsewhere too. ``join``, ``run`` and ``install`` are for the other machines, and load the
-standard library alone.
+``token`` and ``list`` are for the service's own machine: a user who may read its data directory may decide on its
+machines. Administrators may ``remove`` them from elsewhere too. ``join``, ``run`` and ``install`` are for the other
+machines, and load the standard library alone.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def _fleet(home: Path | None) -> Fleet:
 
 
 def _chosen(fleet: Fleet, names: Sequence[str]) -> list[Host]:
-    """Hosts of the list by the names of their machines; all where none is named."""
+    """Hosts of the list with these machine names; all hosts if no name is given."""
     listed = {host.name: host for host in fleet.hosts()}
     if unknown := [name for name in names if name not in listed]:
         there = ", ".join(listed) or "none"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SIMULATIONS = 20
 ACROSS = 2
-"""Cases of one table: so many fit 80 columns."""
+"""Maximum number of cases in one table of 80 columns."""
 LEARN_S = 60.0
 NAME = 15
 """Characters of an app's name in the table; 8 of a user's."""
@@ -28,7 +28,7 @@ NAME = 15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the command line says of a what-if; texts as they were typed."""
+    """Options of a what-if question, as typed on the command line."""
 
     policies: Sequence[str]
     add: Sequence[str]
@@ -52,7 +52,7 @@ class Options:
         return [name for name, value in values.items() if value]
 
     def question(self) -> Question:
-        """What is asked.
+        """The question, built from the command line's options.
 
         Raises
         ------
@@ -72,7 +72,7 @@ class Options:
 
 
 def is_state(workload: str) -> bool:
-    """Whether a workload is a data directory, a dump or an event log, from whose state a simulation can go on."""
+    """True for a data directory, a state dump or an event log, whose state a simulation can continue from."""
     path = Path(workload)
     if path.is_dir():
         return (path / "journal.db").exists()
@@ -158,7 +158,7 @@ def tables(found: Mapping[str, Any]) -> Iterator[Table]:
 
 
 def _today(times: Mapping[str, Any], state: str) -> str:
-    """``4.4 h (3.6 - 6.4 h)``."""
+    """Format a median and range: ``4.4 h (3.6 - 6.4 h)``."""
     if state == "held":
         return "held"
     low, high = _end(times, "low_s"), _end(times, "high_s")

@@ -19,7 +19,7 @@ from themis.trust.authority.contexts import PlainText, TlsError, Untrusted, clie
 
 
 def first_trust(address: str, fingerprint: str, cacert: str) -> Trust:
-    """What the service at an address is verified against, from now on.
+    """The CA certificate that this address's service is verified against from now on.
 
     A fingerprint or a certificate decides. Without, the system's authorities do; a service that they do not know is accepted if the
     user says so at a terminal, where its fingerprint is shown.
@@ -84,7 +84,7 @@ def _ask(address: str, fingerprint: str) -> None:
 
 
 NOBODY = "-"
-"""In place of a token: the steps of a sign-in need none."""
+"""Placeholder for a token: the steps of a sign-in need none."""
 
 
 def sign_in(home: Path, address: str, trust: Trust) -> tuple[str, float]:

@@ -40,7 +40,7 @@ UNDERSTOOD = (
     "mem-per-cpu", "cpus-per-task", "cpus-per-gpu", "chdir", "output", "error", "export", "dependency", "signal",
 )  # fmt: skip
 _PLACE = re.compile(r"\$\{[^}]*\}|\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}")
-"""As in ``themis.jobs.placeholders``, which this does not load."""
+"""Same as in ``themis.jobs.placeholders``, which is not imported here."""
 _PATTERNS = {"j": "$THEMIS_APP_ID", "A": "$THEMIS_APP_ID", "a": "$THEMIS_INDEX", "u": "$USER", "%": "%", "t": "$RANK"}
 
 
@@ -103,7 +103,7 @@ class _Script:
                 self.unknown[f"--{name}" if len(name) > 1 else f"-{name}"] = number
 
     def notes(self) -> list[str]:
-        """What has no effect, in one line."""
+        """Sentences on directives without effect."""
         out = []
         if self.unknown:
             named = ", ".join(f"{name} (line {line})" for name, line in self.unknown.items())

@@ -302,7 +302,7 @@ def _is_script(file: Path) -> bool:
 
 
 def _script_faults(file: Path) -> list[str]:
-    """What is wrong with a script, as ``themis submit`` says it; prints what has no effect."""
+    """Faults of a script, worded as in ``themis submit``; prints the directives without effect."""
     from themis.cli import sbatch
     from themis.jobs.read import parse, read_text
 

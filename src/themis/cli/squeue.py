@@ -72,7 +72,7 @@ def read(text: str) -> list[Field | str]:
 
 
 def lines(fields: Sequence[Field | str], apps: Sequence[App]) -> list[str]:
-    """A line of titles, and one of each app; a field without a width is as wide as its longest text."""
+    """A line of titles, and a line for each app; a field without a width is as wide as its longest text."""
 
     def column(field: Field) -> Iterator[str]:
         title, cell, width, right = field

@@ -1,4 +1,4 @@
-"""Where the command starts: verbs that must answer at once are read and called here; all others, and all help, by typer.
+"""Entry point of the command: verbs that must start fast are parsed and called here; typer handles all others and help.
 
 Exit codes: 2 for wrong input, 1 for a run that failed or a replay that differs, 70 for a bug in Themis, 130 after Ctrl-C.
 ``THEMIS_DEBUG=1`` shows tracebacks.

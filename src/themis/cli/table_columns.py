@@ -1,4 +1,4 @@
-"""What the verbs of the live service share: the connection, lists as tables, JSON, YAML or CSV, and the sentences of ``why``."""
+"""Code shared by the verbs of the live service: connection, tables, JSON, YAML or CSV, and the sentences of ``why``."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ def timer(seconds: float) -> str:
 
 
 def _progress(row: Any) -> str:
-    """The share of the work done where programs report steps; otherwise that is an estimate, and the walltime is what is known."""
+    """The share of the work done where programs report steps; otherwise an estimate by the walltime."""
     return f"{float(row['progress']):.0%}" if row.get("steps_known", True) else _limit(row)
 
 
@@ -462,7 +462,7 @@ def why_now(found: Any, *, verbose: bool = False) -> list[str]:
 
 
 def _own_share(found: Any, *, verbose: bool) -> list[str]:
-    """What the app lent to others or borrowed from them, and when it ends, here and on its own share."""
+    """GPU time that the app lent or borrowed, and its expected end, both now and on its own share."""
     if not found.HasField("rho_reference"):
         return []
     text, hours = "", abs(found.lent_gpu_hours)
@@ -496,7 +496,7 @@ def _position(found: Any, *, verbose: bool) -> list[str]:
 
 
 def last_words(found: Mapping[str, Any]) -> list[str]:
-    """How the jobs' last attempts ended, for ``themis show``; of failed jobs, the end of the output too."""
+    """Endings of the jobs' last attempts, for ``themis show``; for failed jobs, also the last lines of output."""
     lines = []
     for job in found["jobs"]:
         last = job["attempts"][-1] if job["attempts"] else None
@@ -523,7 +523,7 @@ def span(seconds: float) -> str:
 def expected_now(story: Mapping[str, Any], *, simulated: bool = False) -> list[str]:
     """When an active app is expected to start and end, as seconds after its arrival; empty without a forecast.
 
-    ``simulated`` : simulations estimate when it gets GPUs, which is printed already; the start is then shown only
+    ``simulated`` : the start from simulations is printed already, so the forecast start is shown only
     if it has an interval.
     A point forecast without an interval is not shown where it cannot be right: it is in the past, more than ``FORECAST_S``
     ahead, or its end is before its start.

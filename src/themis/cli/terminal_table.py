@@ -13,7 +13,7 @@ GAP = 2
 LEAST: Mapping[str, int] = {"name": 12, "parameters": 24}
 """Characters that text keeps when it is shortened or wrapped, by the column's title; 8 in all others."""
 SHORT = ("name", "user", "nodes", "GPUs", "apps", "parameters")
-"""Titles of columns whose text may be shortened on a terminal that is too narrow."""
+"""Titles of columns whose text may be shortened on a narrow terminal."""
 PROSE = ("finding", "withheld", "attempts ended", "reason", "why stopped", "")
 """Titles of columns of sentences, which wrap between words."""
 RANKS: Mapping[str, int] = {
@@ -39,7 +39,7 @@ RANKS: Mapping[str, int] = {
     "pending reason": 1,
     "outcome": 1,
 }
-"""Which columns a narrow terminal leaves out, the highest first; the others always stay."""
+"""Rank in which a narrow terminal drops columns, highest first; columns without a rank always stay."""
 
 
 def width_of_terminal() -> int | None:
@@ -134,7 +134,7 @@ def _line(texts: Sequence[str], sizes: Sequence[int]) -> str:
 
 
 def shortened(text: str, room: int) -> str:
-    """The text in at most ``room`` columns; an ellipsis stands for the rest."""
+    """The text in at most ``room`` columns; an ellipsis replaces the rest."""
     if size(text) <= room:
         return text
     out = ""

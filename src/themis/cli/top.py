@@ -24,7 +24,7 @@ ORDERS: Sequence[tuple[str, Callable[[Any], Any]]] = (
     ("GPUs", lambda app: (-app["gpus"], app["id"])),
     ("time", lambda app: (-app.get("elapsed_s", 0.0), app["id"])),
 )
-"""In which order the queue is shown; the key ``s`` goes through them."""
+"""Sort orders of the queue; the key ``s`` cycles through them."""
 QUEUE: Columns = {**APPS, "name": lambda app: shortened(app["name"], 20)}
 
 
@@ -61,7 +61,7 @@ def gpus_of(node: Mapping[str, Any]) -> str:
 
 
 def show_text(found: Any, width: int) -> str:
-    """What ``themis show`` prints of an app."""
+    """The text that ``themis show`` prints for an app."""
     rows = [[str(cell(job)) for cell in JOBS.values()] for job in found["jobs"][:200]]
     return "\n".join(
         [
@@ -75,7 +75,7 @@ def show_text(found: Any, width: int) -> str:
 
 
 def console(home: Path | None, user: str = "") -> App[None]:
-    """The console as textual's app; the service is asked in a thread, so that keys are answered meanwhile."""
+    """The console as textual's app; calls to the service run in a thread, so that keys keep working."""
     from textual import work
     from textual.app import App, ComposeResult
     from textual.binding import Binding, BindingType
@@ -148,7 +148,7 @@ def console(home: Path | None, user: str = "") -> App[None]:
             self.apps: list[Any] = []
 
         def compose(self) -> ComposeResult:
-            """From the top: clock, totals, machines, queue, shares, keys."""
+            """Compose the screen from top to bottom: clock, totals, machines, queue, shares, keys."""
             yield Header(show_clock=True)
             yield Static("", id="total", markup=False)
             yield DataTable(id="nodes", cursor_type="none", show_cursor=False)

@@ -16,7 +16,7 @@ class Verbs(typer.Typer):
     """A group of verbs; their parameters may be declared in typer's way, or by ``options``."""
 
     def command(self, name: str | None = None, **more: Any) -> Callable[[Any], Any]:
-        """As typer's."""
+        """Same as typer's."""
 
         def register(verb: Callable[..., None]) -> Callable[..., None]:
             settings = more

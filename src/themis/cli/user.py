@@ -25,7 +25,7 @@ ACCOUNTS: Columns = {
 
 
 def _times(row: Any) -> str:
-    """How many refused calls of one minute an entry stands for."""
+    """Number of refused calls within one minute that one entry counts."""
     return f" {row['count']} times" if row["count"] > 1 else ""
 
 

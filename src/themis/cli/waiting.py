@@ -1,4 +1,4 @@
-"""Messages to a user who waits for an app: on stderr, so that stdout has the job's output alone."""
+"""Messages to a user who waits for an app: on stderr, so that stdout carries the job's output alone."""
 
 from __future__ import annotations
 

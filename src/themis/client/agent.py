@@ -42,7 +42,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bid:
-    """At most 64 rows, of which the app gets one or none.
+    """A bid of at most 64 rows, of which the app gets one or none.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class Offer:
 
     @property
     def app(self) -> pb.Picture:
-        """The app as the service sees it: elapsed and ideal seconds, rho, jobs with what is left of them."""
+        """The app as the service sees it: elapsed and ideal seconds, rho, and jobs with their remaining work."""
         return self.message.app
 
     @property
@@ -114,7 +114,8 @@ class Agent:
         """Called when one of the app's jobs gets, renews or loses a lease."""
 
     def run(self) -> str:
-        """Serve the app until it ends, also through restarts of the arbiter; returns why: over, replaced or silent.
+        """Serve the app until it ends, also through restarts of the arbiter; returns the reason: finished, replaced or
+        silent.
 
         Raises
         ------
@@ -171,7 +172,7 @@ class Agent:
         return request
 
     def _answer(self, method: str, request: Any) -> None:
-        """Send an answer; a rejected one (wrong or late) affects this round alone."""
+        """Send an answer; the rejection of a wrong or late one affects this round alone."""
         try:
             self.client.call(method, request)
         except InputError as error:

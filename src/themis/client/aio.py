@@ -46,7 +46,7 @@ class AsyncClient(Connection):
     """
 
     _channel: grpc.aio.Channel | None = None
-    """Made by the first call, which runs in the event loop that the channel belongs to."""
+    """Created by the first call, in whose event loop the channel then runs."""
 
     def _dial(self) -> grpc.aio.Channel:
         if self._channel is None:
@@ -130,7 +130,7 @@ class AsyncClient(Connection):
         )
 
     async def fetch(self, app: int | str, to: Path | str, jobs: Sequence[int] = ()) -> list[Path]:
-        """As ``Client.fetch``."""
+        """Same as ``Client.fetch``."""
         from themis.client.fetching import fetch
 
         port = (await self.info()).http_port
@@ -265,7 +265,7 @@ class AsyncClient(Connection):
         simulations: int = 0,
         arrivals: bool = True,
     ) -> pb.WhatIfReply:
-        """When the apps in the system would finish under other policies, with other machines or without an app.
+        """Finish times of the apps in the system under other policies, with other machines or without an app.
 
         Parameters
         ----------
@@ -317,12 +317,13 @@ class AsyncClient(Connection):
         return await self._answer(calls.share(user))
 
     async def fairness(self, user: str = "") -> pb.FairnessReply:
-        """GPU-hours over time that users were entitled to and received, and who lent to whom. Users see themselves and
-        the sum of all others; administrators see all users."""
+        """GPU-hours over time that users were entitled to and received, and loans between users. Users see themselves
+        and the sum of all others; administrators see all users.
+        """
         return await self._answer(calls.fairness(user))
 
     async def budgets(self, user: str = "") -> Listing[pb.BudgetUse]:
-        """How much of budgets is used; your own, or for administrators all."""
+        """Used part of budgets: the caller's own, or all for administrators."""
         return await self._answer(calls.budgets(user))
 
     async def usage(
@@ -351,7 +352,7 @@ class AsyncClient(Connection):
         return await self._answer(calls.add_user(user, admin=admin))
 
     async def remove_user(self, user: str) -> pb.User:
-        """Revoke a user's token; the user's apps go on."""
+        """Revoke a user's token; the user's apps continue."""
         return await self._answer(calls.remove_user(user))
 
     async def users(self, user: str = "") -> Listing[pb.User]:
@@ -361,7 +362,7 @@ class AsyncClient(Connection):
     # ---- settings ----------------------------------------------------------------------------------------------------
 
     async def settings(self) -> Listing[pb.Setting]:
-        """Every setting of the service, since when it is in force and who changed it."""
+        """All settings of the service, with the time and author of their last change."""
         return await self._answer(calls.settings())
 
     async def settings_history(self, limit: int = 0) -> Listing[pb.SettingsChange]:

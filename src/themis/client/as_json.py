@@ -52,11 +52,11 @@ def _finite(value: float) -> float | str:
 
 
 def several(field: FieldDescriptor) -> bool:
-    """Whether a field is a list."""
+    """True if a field is a list."""
     # Newer versions of protobuf warn of the label, older ones have nothing else.
     return bool(field.is_repeated if hasattr(field, "is_repeated") else getattr(field, "label", 0) == 3)
 
 
 def is_map(field: FieldDescriptor) -> bool:
-    """Whether a field is a map, of strings to strings in all messages."""
+    """True if a field is a map, of strings to strings in all messages."""
     return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)

@@ -1,4 +1,4 @@
-"""Every call of the API: its request from Python values, and its answer from the reply. Both clients send what is built here."""
+"""Calls of the API: requests built from Python values, and answers read from replies. Both clients use this module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The certificates of a service as its clients meet them: for whom, until when, and the fingerprint to compare.
+"""Certificates of a service as its clients see them: names, expiry, and the fingerprint to compare.
 
 Standard library alone. A certificate is taken from a verified handshake, not from a file: what counts is what the service shows.
 """

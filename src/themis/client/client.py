@@ -158,7 +158,7 @@ class Client(Connection):
 
         Raises
         ------
-        InputError : there is none, or the app is another user's.
+        InputError : no such app, or another user's.
         """
         from themis.client.fetching import fetch
 
@@ -326,7 +326,7 @@ class Client(Connection):
         simulations: int = 0,
         arrivals: bool = True,
     ) -> pb.WhatIfReply:
-        """When the apps in the system would finish under other policies, with other machines or without an app.
+        """Finish times of the apps in the system under other policies, with other machines or without an app.
 
         Parameters
         ----------
@@ -378,12 +378,13 @@ class Client(Connection):
         return self._answer(calls.share(user))
 
     def fairness(self, user: str = "") -> pb.FairnessReply:
-        """GPU-hours over time that users were entitled to and received, and who lent to whom. Users see themselves and
-        the sum of all others; administrators see all users."""
+        """GPU-hours over time that users were entitled to and received, and loans between users. Users see themselves
+        and the sum of all others; administrators see all users.
+        """
         return self._answer(calls.fairness(user))
 
     def budgets(self, user: str = "") -> Listing[pb.BudgetUse]:
-        """How much of budgets is used; your own, or for administrators all."""
+        """Used part of budgets: the caller's own, or all for administrators."""
         return self._answer(calls.budgets(user))
 
     def usage(
@@ -416,7 +417,7 @@ class Client(Connection):
         return self._answer(calls.add_user(user, admin=admin))
 
     def remove_user(self, user: str) -> pb.User:
-        """Revoke a user's token; the user's apps go on."""
+        """Revoke a user's token; the user's apps continue."""
         return self._answer(calls.remove_user(user))
 
     def users(self, user: str = "") -> Listing[pb.User]:
@@ -426,7 +427,7 @@ class Client(Connection):
     # ---- settings ----------------------------------------------------------------------------------------------------
 
     def settings(self) -> Listing[pb.Setting]:
-        """Every setting of the service, since when it is in force and who changed it."""
+        """All settings of the service, with the time and author of their last change."""
         return self._answer(calls.settings())
 
     def settings_history(self, limit: int = 0) -> Listing[pb.SettingsChange]:

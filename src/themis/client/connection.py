@@ -51,7 +51,7 @@ class StillActive(Unavailable, TimeoutError):
 
 
 class Connection:
-    """Where an arbiter is, and how long callers wait for it; ``Client`` and ``AsyncClient`` say what the parameters are."""
+    """Address of an arbiter and time limits of waiting callers; ``Client`` and ``AsyncClient`` document parameters."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Connection:
         self._given = address
         self._cacert = cacert
         self._closed = self._said_away = False
-        """The client is closed; the user has been told that the arbiter is unavailable."""
+        """True once the client is closed; true once the user was notified that the arbiter is unavailable."""
         self._trust = trust
         self._where = self._locate()
         self._diagnosis = Diagnosis()
@@ -91,7 +91,7 @@ class Connection:
         return self._where.trust
 
     def _moved(self) -> bool:
-        """Whether the arbiter has another address or certificate than before: a restart may change it."""
+        """True if the arbiter has another address or certificate than before: a restart may change it."""
         with suppress(InputError):
             before, self._where = self._where, self._locate()
             return self._where != before
@@ -107,7 +107,7 @@ class Connection:
         return (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", name)) if name else CHANNEL_OPTIONS
 
     def _credentials(self) -> grpc.ChannelCredentials | None:
-        """For the channel; None without TLS."""
+        """Credentials of the channel; None without TLS."""
         return grpc.ssl_channel_credentials(self.trust.roots()) if self.trust.source else None
 
     def _tls_cause(self, error: grpc.RpcError) -> ThemisError | None:
@@ -198,7 +198,7 @@ class Retries:
 
 
 class Absence:
-    """How long the arbiter has been unavailable during a call that follows or waits."""
+    """Time for which the arbiter has been unavailable during a call that follows or waits."""
 
     def __init__(self, connection: Connection, end: float = math.inf) -> None:
         self.connection, self.end, self.since = connection, end, math.inf
@@ -226,7 +226,7 @@ class Wait:
         self.absence = Absence(connection, self.end)
 
     def ended(self, found: pb.App) -> bool:
-        """Whether it has ended; raises StillActive after the timeout."""
+        """True if it has ended; raises StillActive after the timeout."""
         self.absence.over()
         if found.state in OVER:
             return True

@@ -26,7 +26,7 @@ class Method:
 
     @property
     def path(self) -> str:
-        """As HTTP/2 names it."""
+        """The method's path in HTTP/2."""
         return f"/{SERVICE}/{self.name}"
 
 

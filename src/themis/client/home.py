@@ -88,7 +88,7 @@ def write_private(path: Path, text: str) -> None:
 def write_endpoint(home: Path, endpoint: Endpoint) -> None:
     """Write the arbiter's addresses, atomically."""
     draft = home / ".endpoint.json"
-    # Clients of before TLS read the first three fields alone, and nothing else.
+    # Clients from before TLS read only the first three fields.
     known = {key: value for key, value in endpoint._asdict().items() if value or key in ("grpc", "http", "pid")}
     draft.unlink(missing_ok=True)
     with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

@@ -1,4 +1,4 @@
-"""The arbiter's API over HTTP with the standard library alone, for commands that must answer at once.
+"""The arbiter's API over HTTP with the standard library alone, for commands that must start fast.
 
 ``Service.call`` takes a method of ``themis.proto`` and its fields, and gives the reply as JSON has it. Where HTTP does not
 answer (no port, a restart, an older service), the same call goes over gRPC, which knows how to wait and what to say.

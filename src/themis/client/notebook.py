@@ -1,4 +1,4 @@
-"""How answers look in a notebook: small tables of HTML, every value escaped."""
+"""Answers in a notebook: small HTML tables with every value escaped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_ROWS = 200
 
 
 class Listing(list[T]):
-    """A list of messages that a notebook shows as a table; ``of`` : what they are, for an empty one."""
+    """A list of messages that a notebook shows as a table; ``of`` : their name, for an empty list."""
 
     def __init__(self, rows: Iterable[T] = (), of: str = "entries") -> None:
         super().__init__(rows)
@@ -115,7 +115,7 @@ def _moment(seconds: float) -> str:
 
 
 def _fields(rows: Sequence[Any]) -> Columns:
-    """Fields of one value that any of the rows has; the first one in any case."""
+    """Single-valued fields that are set in any row; always the first field."""
     first, *others = (f for f in rows[0].DESCRIPTOR.fields if f.message_type is None)
     used = {field.name for row in rows for field, _ in row.ListFields()}
     return {f.name.replace("_", " "): _cell(f.name) for f in (first, *others) if f is first or f.name in used}

@@ -116,7 +116,7 @@ def sent(sender: Sender, folder: Path | str, cwd: Path | str | None = None) -> d
 
 
 def only_here(folder: str) -> bool:
-    """Whether other machines are unlikely to have a folder: it is on a disk of this machine that NFS does not export.
+    """True if other machines are unlikely to have a folder: it is on a disk of this machine that NFS does not export.
 
     A home folder, the root and folders of temporary files are never sent unasked.
     """

@@ -1,4 +1,4 @@
-"""How a client knows that it talks to its service: whether over TLS, and what the service's certificate is verified against.
+"""Authentication of the service by its client: use of TLS, and the CA certificate for verification.
 
 Standard library alone, for quick verbs.
 """
@@ -56,7 +56,7 @@ class Trust:
         return fingerprint_of(self.pem) if self.pem else ""
 
     def context(self) -> ssl.SSLContext:
-        """For connections with the standard library."""
+        """TLS context for connections with the standard library."""
         from themis.trust.authority.contact import PROTOCOLS
         from themis.trust.authority.contexts import client_context
 
@@ -65,7 +65,7 @@ class Trust:
         return made
 
     def roots(self) -> bytes | None:
-        """As gRPC takes it; None for its own list."""
+        """Root certificates in the form that gRPC takes; None for gRPC's own list."""
         if self.pem:
             return self.pem.encode()
         import ssl
@@ -79,14 +79,14 @@ class Trust:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """A service's address ``HOST:PORT``, and what its clients verify."""
+    """A service's address ``HOST:PORT``, and its clients' trust settings."""
 
     address: str
     trust: Trust
 
 
 def locate(home: Path, address: str = "", cacert: str | Path | None = None) -> Where:
-    """Where a service is.
+    """Find the address of a service.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ def split(address: str) -> tuple[str, str]:
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """The parts of ``HOST:PORT``; InputError if it is none."""
+    """The parts of ``HOST:PORT``; InputError for other text."""
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or int(port) > 65535:
@@ -133,7 +133,7 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 def is_local(address: str) -> bool:
-    """Whether ``HOST:PORT`` names this machine's loopback; nothing is looked up."""
+    """True if ``HOST:PORT`` names this machine's loopback; nothing is looked up."""
     host = address.rpartition(":")[0].removeprefix("[").removesuffix("]")
     return host in ("localhost", "::1") or host.startswith("127.")
 
@@ -146,7 +146,7 @@ def _endpoint(home: Path) -> Endpoint | None:
 
 
 def _stored(home: Path, own: Endpoint, wanted: str) -> Where:
-    """As the data directory has it; ``wanted`` : another certificate, where there is one at all."""
+    """The endpoint with the data directory's CA certificate; ``wanted`` : another certificate to use instead."""
     return Where(own.grpc, _trust(home, (wanted or own.cacert) if own.cacert else "", own.name))
 
 

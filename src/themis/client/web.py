@@ -29,7 +29,7 @@ def http_address(home: Path, port: int) -> str:
 
 
 def connection_to(home: Path, address: str, timeout_s: float) -> HTTPConnection:
-    """To ``http://HOST:PORT`` or ``https://HOST:PORT``, verified as the data directory ``home`` says.
+    """Connect to ``http://HOST:PORT`` or ``https://HOST:PORT``, verified by the data directory ``home``.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""An app's life in the tables: it arrives, its user holds it and lets it go on, it ends.
+"""An app's life cycle in the tables: arrival, hold and release by its user, end.
 
 Functions over the state's tables, which only the scheduler calls in a running system.
 """
@@ -134,7 +134,7 @@ def finish_app(state: State, a: int, outcome: str) -> AppFinished:
 
 
 def _over(life: Seconds, ideal: Seconds) -> float:
-    """rho; 1 where nothing was done, so that there is no ideal to compare with."""
+    """rho; 1 without any work done, because there is no ideal to compare with."""
     return life / ideal if ideal > 0 else 1.0
 
 
@@ -174,7 +174,7 @@ def _leave(state: State, a: int) -> None:
 
 
 def _turn_integrals(state: State, a: int) -> None:
-    """From the integrals at its arrival to what they grew in its life so far, and back."""
+    """Convert time integrals between absolute values and those since the app's arrival."""
     t = state.apps
     t.contention_0[a] = state.weight_integral - t.contention_0[a]
     t.capacity_0[a] = state.capacity_integral - t.capacity_0[a]

@@ -65,7 +65,7 @@ def left_over(
 
 
 class _Ends:
-    """When leases on what is left over end."""
+    """Ends of leases on leftover GPUs."""
 
     def __init__(self, state: State, intent: Intent, offer: FreeGpus, placed: Sequence[Placed]) -> None:
         self.state, self.offer, self.placed = state, offer, placed

@@ -51,7 +51,7 @@ def paced(s: State, placed: list[Placed], offer: FreeGpus, shortest: Seconds) ->
             a = t.app[out[i].job]
             if not apps.attained[a] and not apps.leased[a]:
                 out[i] = out[i]._replace(until=min(out[i].until, s.now + shortest))
-    # Gangs of the apps that have most are the first that others may get.
+    # Others may first get gangs of the apps with the most GPUs.
     new.sort(key=lambda i: (-got[t.app[out[i].job]] / apps.weight[t.app[out[i].job]], len(out[i].gpus), out[i].job))
     lease_s = max(out[i].until for i in new) - s.now
     gap = max(s.settings.tick_s, min(shortest, lease_s / (len(running) + len(new))))

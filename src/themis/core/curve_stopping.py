@@ -42,7 +42,7 @@ class Curves:
         self.forecasts.pop(j, None)
 
     def forget_app(self, jobs: list[int]) -> None:
-        """The app is over."""
+        """The app has finished."""
         for j in jobs:
             self.reports.pop(j, None)
             self.forecasts.pop(j, None)

@@ -1,4 +1,4 @@
-"""The decision: from what happened to who holds which GPUs. ``Decider.decide`` is the whole of it, step by step.
+"""The decision: from events to leases of GPUs. ``Decider.decide`` is the whole of it, step by step.
 
 Within one instant the events come first; then ``settle`` makes one decision on everything that is free. Where the policy has
 to be asked, the decision stops (``Solve``), and goes on with the answer (``Allocated``), at the same instant in a simulation
@@ -51,7 +51,7 @@ class Decider:
         """Instants for which a ``Wake`` is already on its way."""
 
     def decide(self, answered: Answered | None = None) -> None:
-        """Make one decision. It begins at step 1 when an instant is over, and goes on at step 5 with the policy's answer."""
+        """Make one decision. It begins at step 1 when an instant is over; the policy's answer resumes it at step 5."""
         s, pace = self.state, self.pace
 
         # 1. Take in. The events of this instant are in the state; a decision under way and a round without backfilling go first.
@@ -61,7 +61,7 @@ class Decider:
         # 2. Offer: GPUs that are free or whose leases end by now, and the jobs that could use them.
         offer = FreeGpus(state=s, by=s.now) if answered is None else answered.offer
 
-        # 3. Snapshot, of what an earlier answer does not decide: the plan's next round, or time shares that still hold.
+        # 3. Snapshot, unless an earlier answer decides: the plan's next round, or time shares that are still valid.
         answer = self._in_force(offer) if answered is None else answered.answer
         if answered is None and not (offer.free.any() and offer.wanted()):
             return
@@ -77,7 +77,7 @@ class Decider:
         # 6. Place: exact GPUs and exact jobs. Gangs that can stay do not move.
         placed = place(s, intent.gangs, offer)
 
-        # 7. Conserve: GPUs that are left go to the gangs that stand there, then to jobs that wait.
+        # 7. Conserve: leftover GPUs go to the gangs that already run there, then to jobs that wait.
         if pace.spare and s.settings.renew_idle:
             placed += left_over(s, intent, offer, placed, stale=answered is not None and answered.stale)
 
@@ -91,10 +91,10 @@ class Decider:
         # 10. Look again: when the answer says so, and immediately if a quota left GPUs to others.
         self._look_again(intent, allowed, cut=len(allowed) < len(placed))
 
-    # ---- where it begins, and where it goes on -----------------------------------------------------------------------
+    # ---- start and continuation of a decision ------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """The instant is over: if GPUs are free and somebody could use them, one decision on all of them."""
+        """End the instant: if GPUs are free and any app could use them, make one decision on all of them."""
         s = self.state
         self.wakes = {time for time in self.wakes if time > s.now}
         s.delayed = {j for j in s.delayed if s.jobs.ready[j] > s.now + EPS}
@@ -102,7 +102,7 @@ class Decider:
         self._wake_for_expiry()
 
     def allocated(self, event: Allocated) -> None:
-        """The policy answered, or asks for bids before it does."""
+        """Handle the policy's answer, or its request for bids."""
         s = self.state
         if isinstance(event.solved.answer, Ask):
             view = self.solving if self.solving is not None else snapshots.take(s)
@@ -173,7 +173,7 @@ class Decider:
         return Answered(answer, offer if offer is not None and still else FreeGpus(state=s, by=by), stale)
 
     def _ran_out(self, since: Seconds) -> bool:
-        """Whether leases expired after ``since`` on which no decision was made yet."""
+        """True if leases expired after ``since`` on which no decision was made yet."""
         until = self.state.lease_ends()
         return bool(((until > since + EPS) & (until <= self.state.now + EPS)).any())
 
@@ -202,7 +202,7 @@ class Decider:
     # ---- wakes -------------------------------------------------------------------------------------------------------
 
     def _changed(self) -> None:
-        """Something happened that may free GPUs or want some: settle soon, together with what happens until then."""
+        """Schedule a decision after an event that may free or request GPUs, together with the events until then."""
         now, due = self.state.now, self.state.now + self.state.settings.gather_s
         self.state.version += 1
         if not any(now <= time <= due for time in self.wakes):

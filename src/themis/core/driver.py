@@ -84,7 +84,7 @@ class Driver(ABC):
         return False
 
     def given_up(self) -> None:
-        """Nobody waits for the decision under way any more."""
+        """The pending decision is abandoned."""
         return
 
     def annotate(self, error: ThemisError, doing: str, now: Seconds) -> None:
@@ -124,7 +124,7 @@ class Driver(ABC):
         """The core wants a decision on this snapshot: a new one, or the one under way with the bids that it asked for."""
         decision = self.decision
         if decision is not None and snapshot.bids is not None:
-            # What agents said of their rho is in the decision's snapshot alone.
+            # Only the decision's snapshot has the rho values that agents reported.
             decision.snapshot = decision.snapshot.with_bids(snapshot.bids)
             self.ask_policy(decision, now)
             return
@@ -133,7 +133,7 @@ class Driver(ABC):
             self.ask_policy(decision, now)
 
     def ask_policy(self, decision: Decision, now: Seconds) -> None:
-        """Everything that the policy looks at is in the decision's snapshot."""
+        """The decision's snapshot holds all inputs of the policy."""
         decision.waits = PendingInput.POLICY
         try:
             solved = self.solve(decision, now)

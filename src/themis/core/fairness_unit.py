@@ -23,7 +23,7 @@ from themis.model.units import Float, Int
 
 
 def set_unit(state: State, event: FairnessSet) -> None:
-    """From now on fairness is between these."""
+    """Set the unit of fairness from now on."""
     if event.between not in BETWEEN:
         raise UnknownName("unit of fairness", event.between, BETWEEN)
     state.between = event.between
@@ -48,7 +48,7 @@ def set_weights(state: State, event: UserWeightsSet) -> None:
             continue
         given = float(t.own[a]) * weight
         if t.held[a] and state.between == "apps":
-            # Its integral stands at what it grew until it was held.
+            # Its integral keeps the value from the time of the hold.
             t.contention_0[a] *= given / t.weight[a]
             t.weight[a] = given
         t.given[a] = given
@@ -56,7 +56,7 @@ def set_weights(state: State, event: UserWeightsSet) -> None:
 
 
 def joined(state: State, a: int) -> None:
-    """An app came: with a user's first one the account of what the user received begins, and ends with the last one."""
+    """Account for an app's arrival: a user's account opens with the first app and closes with the last one."""
     t, user = state.apps, int(state.apps.user[a])
     others = (t.active[: t.size] == 1) & (t.user[: t.size] == user)
     others[a] = False
@@ -65,7 +65,7 @@ def joined(state: State, a: int) -> None:
 
 
 def left(state: State, a: int) -> None:
-    """An app is over: what it received stays in its user's account."""
+    """An app finished: what it received stays in its user's account."""
     user = int(state.apps.user[a])
     since, weight, capacity, before = state.accounts[user]
     state.accounts[user] = since, weight, capacity, before + float(state.apps.attained[a])
@@ -99,7 +99,7 @@ def groups_of(event: FairnessSet) -> dict[str, tuple[str, float]]:
 
 
 def reweigh(state: State) -> None:
-    """Apps came, went or were held: the weights of those that contend follow. Those of others stay as they were."""
+    """Recompute the weights of active apps after arrivals, ends and holds. Weights of other apps stay unchanged."""
     t = state.apps
     rows = np.flatnonzero((t.active[: t.size] == 1) & (t.held[: t.size] == 0))
     new, old = effective(state, rows), t.weight[rows]

@@ -71,7 +71,7 @@ def forecast_jobs(state: State, job_id: Int, done: Float, kept: dict[int, JobFor
     noise = noise_factors(state, job_id)
     seconds = left * pace * noise[owner]
 
-    # Stretches that are over are not ahead; the ongoing one, even with nothing left, is.
+    # Finished stretches are not ahead; the ongoing one, even with nothing left, is.
     ongoing = np.minimum(np.array([len(o.known) - 1 for o in forecasts], dtype=np.int64), counts - 1)
     ongoing = np.where([o.hidden for o in forecasts], ongoing, np.minimum(state.jobs.regime[job_id], counts - 1))
     isolated_s: Float = np.bincount(owner, weights=past * pace + seconds, minlength=len(job_id)).astype(np.float64)
@@ -88,7 +88,7 @@ def forecast_jobs(state: State, job_id: Int, done: Float, kept: dict[int, JobFor
 
 
 def noise_factors(state: State, job_id: Int) -> Float:
-    """By how much each job's forecast times are off: 1 without noise, else its own for life, by the seed (Shockwave §8.10)."""
+    """Noise factor of each job's forecast times: 1 without noise, else one for life, by the seed (Shockwave §8.10)."""
     noise = state.forecaster.noise
     if noise == 0 or not len(job_id):
         return np.ones(len(job_id))
@@ -166,7 +166,7 @@ def _chances(state: State, forecasts: list[JobForecast], total: Float, done: Flo
 def _late_seconds(
     chance: Float | None, forecasts: list[JobForecast], ptr: Int, pace: Float, left: Float
 ) -> Float | None:
-    """[J], seconds left alone at the quantile that risk is taken at; None where nothing is uncertain.
+    """[J], remaining seconds alone at the risk quantile; None where nothing is uncertain.
 
     ``left`` : [J], epochs left, times the forecasts' noise.
     """
@@ -180,7 +180,7 @@ def _late_seconds(
 
 
 def _seconds_per_step(state: State, forecasts: list[JobForecast], job_id: Int, owner: Int) -> Float:
-    """[S], alone on the job's most GPUs, placed best, of the fastest type in service that it may use."""
+    """[S], alone on the job's most GPUs with the best placement, of the fastest type in service that it may use."""
     rows = np.concatenate([*(o.rows for o in forecasts), np.zeros(0, dtype=np.int64)])
     scale = np.concatenate([*(o.scale for o in forecasts), np.zeros(0)])
     out: Float = state.speeds.serial[rows] * scale / rows_alone(state, rows, job_id[owner])

@@ -63,7 +63,7 @@ class InForce(NamedTuple):
 
 
 def in_force(state: State, cadence: Cadence, offer: FreeGpus) -> InForce:
-    """A plan whose round this is, unless it leaves GPUs idle that a job could use; else time shares that still hold."""
+    """A plan for this round, unless it leaves GPUs idle that a job could use; else still valid time shares."""
     plan = _round_of_plan(state)
     if plan is None:
         return _shares_in_force(state, cadence)
@@ -185,7 +185,7 @@ def _time_shared(s: State, answer: TimeShare, offer: FreeGpus, spare: bool) -> I
 
 
 def _near(s: State, answer: TimeShare, gangs: list[WantedGang]) -> list[WantedGang]:
-    """The same gangs with the seconds that each is owed on one machine, and ``KEEPS`` rounds more where it stands on one."""
+    """The same gangs with the seconds that each is owed on one machine, plus ``KEEPS`` rounds if it runs on one."""
     out = []
     for gang in gangs:
         deficit = s.rounds.deficit_near(gang.combo, gang.gpu_type, gang.until) if gang.gpus > 1 else 0.0
@@ -200,7 +200,7 @@ def _on_spare(
 ) -> list[WantedGang]:
     """GPUs left, [K], go to jobs that wait, each on its fastest type.
 
-    First to those more than a round behind their shares, for whom there was no room on the types of their shares: such a
+    First to jobs more than a round behind their shares, without room on the types of their shares: such a
     round pays off their deficit. The others are not charged: first those who have no share yet, then those whose lease
     ends now, who need not start again, then by arrival.
     """
@@ -257,7 +257,7 @@ def _worth(s: State, j: int, speed: float, gpus: int) -> tuple[float, ...]:
 
 
 def _among(rows: Int, jobs: int, others: Int) -> Bool:
-    """Which of these jobs are among the others, which may be -1 (no job); a table of all is faster than sorting both."""
+    """True for each of these jobs that is among the others, which may be -1 (no job); a table beats sorting both."""
     there = np.zeros(jobs + 1, dtype=bool)
     there[others] = True
     out: Bool = there[rows]
@@ -265,7 +265,7 @@ def _among(rows: Int, jobs: int, others: Int) -> Bool:
 
 
 def _may_share(s: State, jobs: Int, gpu_type: int, gpus: int) -> bool:
-    """Whether both jobs take gangs of this size, and somebody measured them side by side on this GPU type."""
+    """True where both jobs take gangs of this size and their speeds side by side on this GPU type were measured."""
     if (s.jobs.gpus_min[jobs] > gpus).any() or (s.jobs.gpus_max[jobs] < gpus).any():
         return False
     one, other = s.jobs.config[jobs].tolist()
@@ -288,7 +288,7 @@ def _large_first(gangs: list[WantedGang]) -> list[WantedGang]:
 
 
 def _falls_short(plan: RoundPlan, offer: FreeGpus) -> bool:
-    """Whether a plan's first round leaves GPUs idle that a waiting job could use: work took longer than was planned."""
+    """True if a plan's first round leaves GPUs idle that a waiting job could use: work took longer than was planned."""
     rows = offer.waiting()
     runs = np.isin(rows, plan.job[plan.run[:, 0]])
     gangs = dict(zip(plan.job.tolist(), plan.gpus.tolist()))

@@ -19,22 +19,22 @@ class JobChange(IntEnum):
     """Kinds of change of a job."""
 
     GRANT = 0
-    """It gets a lease."""
+    """The job gets a lease."""
     RELEASE = 1
-    """Its lease ends, and it wants another one."""
+    """The job's lease ends, and the job requests another one."""
     PAUSE = 2
-    """It did the work of its rung and waits for the other jobs of the rung."""
+    """The job finished the work of its rung and waits for the rung's other jobs."""
     PROMOTE = 3
-    """Its rung is over, and it goes on to the next one."""
+    """The job's rung is over; the job is promoted to the next one."""
     HOLD = 4
-    """Its user pauses the app."""
+    """The user pauses the app."""
     RESUME = 5
     END = 6
-    """It completed, failed, was cancelled, or its tuner stopped it."""
+    """The job completed, failed, was cancelled, or was stopped by its tuner."""
 
 
 GRANT, RELEASE, END = JobChange.GRANT, JobChange.RELEASE, JobChange.END
-"""By name in the module, for what every decision does to many jobs: looking up a member of an enumeration takes longer."""
+"""Names in the module, for changes that each decision makes to many jobs: access to an enumeration member is slower."""
 
 
 def _table() -> Mapping[tuple[Status, JobChange], Status]:

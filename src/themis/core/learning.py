@@ -1,6 +1,6 @@
 """Measured job speeds, and the speed model corrected by them.
 
-Themis starts models that nobody has profiled at fixed slowdowns and corrects them from measured iteration times
+Themis starts unprofiled models at fixed slowdowns and corrects them from measured iteration times
 (Themis §6.1, footnote 3). The slowdown of a locality is the rate of a gang at the best locality over its rate there,
 for the same GPU type and number of GPUs (S in Themis eq. 1). Gavel starts with estimates, of pairs on one GPU too, and
 replaces them by rates measured as rounds run (Gavel §3.3).
@@ -26,7 +26,7 @@ Key = tuple[str, int, str, int, str, int, int]
 
 
 class Sample(Protocol):
-    """A measurement: a gang's steps/s, alone (no ``partner``) or beside another job on its GPUs."""
+    """A measurement: a gang's steps/s, alone (no ``partner``) or together with another job on its GPUs."""
 
     @property
     def model(self) -> str: ...
@@ -53,7 +53,7 @@ class Measured:
     rates: dict[Key, float] = field(default_factory=dict)
 
     def take(self, new: Sample, step_scale: float = 1.0) -> None:
-        """Take in a measurement. ``step_scale`` : of the job, whose steps are so many of its model's."""
+        """Take in a measurement. ``step_scale`` : steps of the job per step of its model."""
         key = (
             new.model,
             new.batch,
@@ -68,7 +68,7 @@ class Measured:
         self.rates[key] = rate if known is None else (1 - WEIGHT) * known + WEIGHT * rate
 
     def slowdowns(self, model: str) -> Mapping[Locality, float]:
-        """Slowdown of each locality that was measured beside a better one, at least 1; the mean over gangs alike."""
+        """Slowdown of each locality that was measured with a better one, at least 1; the mean over equal gangs."""
         found: dict[Locality, list[float]] = {}
         gangs: dict[tuple[int, str, int], dict[Locality, float]] = {}
         for (name, batch, kind, gpus, partner, _, level), rate in self.rates.items():
@@ -82,9 +82,9 @@ class Measured:
         return {level: sum(values) / len(values) for level, values in sorted(found.items())}
 
     def corrected(self, profile: Profile) -> Profile:
-        """The profile with what was measured in place of what was assumed.
+        """The profile with measurements in place of assumptions.
 
-        Slowdowns of localities that nobody measured stay, raised where a better locality turned out slower. A GPU
+        Slowdowns of unmeasured localities stay, raised where a better locality turned out slower. A GPU
         type's curve goes through the measured gangs, each taken to its best locality; gangs that were not measured are
         taken to be as much faster or slower than believed as those that were. A share beside a partner is the rate
         there over that alone; 0 says that the two do not fit on one GPU.
@@ -120,7 +120,7 @@ class Measured:
 
 
 def _through(prior: Curve | None, measured: Mapping[int, float]) -> Curve:
-    """A curve through what was measured, elsewhere of the shape of what was believed."""
+    """A curve through the measurements, with the estimated curve's shape elsewhere."""
     points = dict(measured)
     if prior is not None:
         # What was believed not to fit and did says nothing of the shape.

@@ -30,9 +30,9 @@ class Leases:
     def __init__(self, state: State, wake: Callable[[Seconds], None]) -> None:
         self.state, self.wake = state, wake
         self.out: list[Command] = []
-        """Commands of the step that is under way; the scheduler's own."""
+        """Commands of the current step; the scheduler's list."""
         self.held_back: dict[int, tuple[int, Grant]] = {}
-        """By job, numbered in order: grants whose GPUs, or whose job's last attempt, have not let go yet."""
+        """By job, in order of number: grants that wait until the GPUs, or the job's last attempt, are released."""
         self.held = 0
         self.awaited: dict[int, list[int]] = {}
         """Jobs whose grants wait, by GPU."""
@@ -80,7 +80,7 @@ class Leases:
         return max(next_tick(until, tick_s), now + EPS) if tick_s else until
 
     def revoke(self, j: int, cause: str, change: JobChange) -> Freed:
-        """End a lease because of this change; returns what the job held. A gang that was started must still let go."""
+        """Revoke a lease because of this change; returns the job's GPUs. A started gang must still release them."""
         s = self.state
         t = s.jobs.one
         freed = s.job_gpus[j], t.until[j], s.job_seat[j]
@@ -118,7 +118,7 @@ class Leases:
             self.awaited.setdefault(g, []).append(j)
 
     def extend(self, j: int, until: Seconds) -> None:
-        """Let a lease go on until then, if that is later than it ends."""
+        """Extend a lease until then, if that is later than its end."""
         t = self.state.jobs
         if until > t.until[j]:
             t.until[j] = until
@@ -148,7 +148,7 @@ class Leases:
         return since is None or since < s.now
 
     def _let_in(self, jobs: set[int]) -> None:
-        """Grants of these jobs whose GPUs are free now, in the order in which they were made."""
+        """Grants of these jobs whose GPUs are free now, in the order of the grants."""
         if len(jobs) == 1:
             (j,) = jobs
             grant = self.held_back[j][1]
@@ -162,7 +162,7 @@ class Leases:
             self._issue(grant)
 
     def _clear(self, grant: Grant) -> bool:
-        """Whether no gang is still stopping on these GPUs, and this job is not stopping elsewhere."""
+        """True if no gang is still stopping on these GPUs, and this job is not stopping elsewhere."""
         if grant.job in self.stopping:
             return False
         on, leased, seat = self.state.occupied_by, self.state.leased_to, grant.seat

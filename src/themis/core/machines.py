@@ -1,4 +1,4 @@
-"""The tables of machines and GPUs: what there is, what is in service, and which job has which seat of which GPU."""
+"""The tables of machines and GPUs: existing ones, those in service, and the job in each seat of each GPU."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class Machines:
     machine_first: list[int] = derived(list)
     """The first GPU of each machine; the others follow it, except of those that are ``scattered``."""
     gpus_of: list[list[int]] = derived(list)
-    """All GPUs that each machine ever had, in their order on it; it has the first ``machine_size`` of them."""
+    """All GPUs that each machine ever had, in order; the first ``machine_size`` of them exist now."""
     slots: int = kept(int)
-    """How many slots there are."""
+    """Number of slots."""
     removed: set[int] = kept(set)
     """Machines that have no GPUs any more."""
     scattered: set[int] = derived(set)
-    """Machines whose GPUs do not follow each other."""
+    """Machines whose GPU ids are not consecutive."""
     machine_size: Int = derived(_no_numbers)
     """GPUs that each machine has now."""
     machine_type: Int = derived(_no_numbers)
@@ -58,7 +58,7 @@ class Machines:
     draining: dict[int, Seconds] = kept(dict)
     """Machines on which nothing more is placed, until when their gangs may stay."""
     withheld: dict[int, tuple[tuple[int, ...], tuple[int, ...], str]] = kept(dict)
-    """By machine: GPUs that get no gang, processes that are on them, and why."""
+    """By machine: GPUs that get no gang, foreign processes on them, and the reason."""
     gpu_machine: Int = kept(_no_numbers)
     gpu_slot: Int = kept(_no_numbers)
     gpu_there: Bool = derived(lambda: np.zeros(0, dtype=bool))
@@ -66,7 +66,7 @@ class Machines:
     gpu_job: Int = kept(_no_seats)
     """[G, seats], the job that has a lease on the seat, or -1."""
     gpu_occupant: Int = kept(_no_seats)
-    """[G, seats], the job whose processes are there, or -1."""
+    """[G, seats], the job whose processes run there, or -1."""
 
     def __post_init__(self) -> None:
         self._columns = [Growing(_no_numbers()) for _ in range(4)]
@@ -92,7 +92,7 @@ class Machines:
         self._append_gpus(n, machine.gpus)
 
     def _append_gpus(self, n: int, gpus: int) -> None:
-        """So many more GPUs of a machine, with the next ids; they are on it after those that it ever had."""
+        """Append this many GPUs to a machine, with the next ids; they follow all GPUs that the machine ever had."""
         machine, here, first = self.machines[n], self.gpus_of[n], len(self.gpu_machine)
         if here and here[-1] != first - 1:
             self.scattered.add(n)
@@ -112,7 +112,7 @@ class Machines:
         self._map_gpus()
 
     def _set_size(self, n: int, gpus: int) -> None:
-        """From now on a machine has the first so many of its GPUs; those that it never had are appended."""
+        """Set a machine's number of GPUs from now on; missing ones are appended."""
         if gpus > len(self.gpus_of[n]):
             self._append_gpus(n, gpus - len(self.gpus_of[n]))
         here = self.gpus_of[n]
@@ -178,7 +178,7 @@ class Machines:
         return Locality.RACK if len({int(self.machine_rack[n]) for n in machines}) == 1 else Locality.CROSS_RACK
 
     def occupants(self, machine: int) -> list[int]:
-        """Jobs with a lease on a machine, or whose processes are still there."""
+        """Jobs with a lease on a machine, or with processes that still run there."""
         here = self.gpu_machine == machine
         found = np.unique(np.concatenate([self.gpu_job[here].ravel(), self.gpu_occupant[here].ravel()]))
         return [int(j) for j in found if j != NONE]

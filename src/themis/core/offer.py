@@ -63,13 +63,13 @@ class FreeGpus:
         return out
 
     def may_run(self, j: int) -> bool:
-        """Whether there is such a job, and it runs or could."""
+        """True if there is such a job, and it runs or could."""
         s = self.state
         there = 0 <= j < s.jobs.size and bool(s.jobs.one.status[j] <= RUNNING)
         return there and not (len(self.blocked) and j in self.blocked)
 
     def wanted(self) -> bool:
-        """Whether any job could use more GPUs than it holds beyond this offer."""
+        """True if any job could use more GPUs than it holds beyond this offer."""
         t, rows = self.state.jobs, self.present
         held = np.where(t.until[rows] > self.by + EPS, t.gpus[rows], 0)
         more = held < t.gpus_max[rows]

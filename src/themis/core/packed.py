@@ -59,7 +59,7 @@ def pack(value: Any) -> Any:
 
 
 def unpack(value: Any) -> Any:
-    """The value that was packed; raises KeyError, TypeError or ValueError where it is none."""
+    """The value that was packed; raises KeyError, TypeError or ValueError for malformed input."""
     if isinstance(value, list):
         return [unpack(v) for v in value]
     if not isinstance(value, dict):

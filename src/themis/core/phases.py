@@ -49,7 +49,7 @@ def plan(state: State, a: int, app: App, rows: slice) -> None:
 
 
 def revise(state: State, a: int) -> None:
-    """The forecast of an app whose jobs may end early or change their speed: those that ended count with what they did.
+    """Revise the forecast of an app whose jobs may end early or change speed: ended jobs count with their work done.
 
     Others count in full, dynamic ones at their present speed.
 
@@ -65,7 +65,7 @@ def revise(state: State, a: int) -> None:
 
 
 def phase_column(app: App, bracket: int, rung: int) -> int:
-    """Where a rung stands among its app's phases."""
+    """Index of a rung among its app's phases."""
     return sum(len(before.rungs) for before in brackets_of(app.tuner)[:bracket]) + rung
 
 
@@ -77,13 +77,13 @@ def _one_phase(state: State, a: int, cost: Float) -> None:
 
 
 def narrower(state: State, a: Int | int, gpus_max: Float | Int) -> Float:
-    """By how much the widest gang of their app is wider than these jobs' own: a job alone is that much longer than on it."""
+    """Ratio of the widest gang of the app to these jobs' own: a job alone takes that much longer than on the widest."""
     out: Float = state.apps.gang_max[a] / gpus_max
     return out
 
 
 def _rungs(state: State, a: int, bracket: Halving, members: slice, cost: Float) -> tuple[Float, Float]:
-    """Every phase of a bracket, and the future ones at the median job's speed, [3, P] each."""
+    """All phases of a bracket, and the future ones at the median job's speed, [3, P] each."""
     t = state.jobs
     table, future = np.zeros((3, len(bracket.rungs))), np.zeros((3, len(bracket.rungs)))
     wider = narrower(state, a, t.gpus_max[members])
@@ -108,7 +108,7 @@ def _best_size_cost(state: State, rows: slice) -> Float:
 
     Against one GPU of the same type, the one on which the gang is fastest: T_id itself counts how fast types are.
     """
-    # T_id counts a job at its most GPUs, with what these really cost.
+    # T_id counts a job at its maximum GPUs, with their real cost.
     high, scale = state.jobs.gpus_max[rows], state.speeds.scale[state.jobs.config[rows]]
     gang = scale[np.arange(len(high)), :, high]
     best = np.arange(len(high)), gang.argmax(axis=1)

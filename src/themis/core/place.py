@@ -35,7 +35,7 @@ _gpus_of = attrgetter("gpus")
 
 
 def _named(gang: WantedGang) -> bool:
-    """Whether it is one job's alone, on one type and wherever there is room: what rounds deal by the dozen."""
+    """True for one job's gang alone, on one type and without placement limits: the common case in rounds."""
     return (
         gang.job != NONE and gang.partner == NONE and gang.gpu_type != NONE and gang.counts is None and not gang.extend
     )
@@ -66,7 +66,7 @@ class _Placer:
         self.of_type: dict[int, Bool] = {}
         self.taken: set[int] = set()
         self.choosing: set[int] = set()
-        """Apps of several jobs whose own schedulers choose which job gets a gang."""
+        """Apps with several jobs whose own schedulers choose the job that gets a gang."""
         self.out: list[Placed] = []
 
     def run(self, gangs: Sequence[WantedGang]) -> list[Placed]:
@@ -176,7 +176,7 @@ class _Placer:
         return out
 
     def _stands(self, gang: WantedGang, gpus: tuple[int, ...]) -> bool:
-        # A GPU on offer that somebody holds is one whose lease ends now.
+        # An offered GPU that a job holds is one whose lease ends now.
         machine_of = self.s.machine_of
         if gang.gpu_type != NONE and self.s.type_of[machine_of[gpus[0]]] != gang.gpu_type:
             return False

@@ -34,7 +34,7 @@ def advance(state: State) -> None:
 
 
 def keep(state: State, kept: bool) -> None:
-    """From now on the reference is kept, or it is not; one that begins late takes up each app with what it received so far."""
+    """Switch the reference on or off from now on; a late start takes over each app with what it received so far."""
     if kept == state.keeps_reference:
         return
     state.keeps_reference, state.reference_at = kept, state.now
@@ -49,14 +49,14 @@ def keep(state: State, kept: bool) -> None:
 
 
 def enter(state: State, a: int) -> None:
-    """An app arrived, or its user lets it go on."""
+    """Add an app that arrived, or that its user released from hold."""
     if state.keeps_reference and np.isnan(state.apps.reference[a]):
         state.apps.in_reference[a] = 1
         _look_ahead(state)
 
 
 def _look_ahead(state: State) -> None:
-    """Set the horizon: it moves with arrivals alone, never because apps wait."""
+    """Set the horizon: it moves with arrivals only, never because apps wait."""
     left, most = _left(state, _present(state))
     if state.capacity > 0:
         state.horizon = state.now + (1.0 + fluid.LEEWAY) * float(left[most > 0].sum()) / state.capacity
@@ -76,7 +76,7 @@ class Finishes:
 
 
 def finishes(state: State, rows: Int, kept: Finishes | None = None) -> Float:
-    """When each of these apps finishes in the reference if no other app arrives, [A]: absolute times; infinite without GPUs.
+    """Finish time of each of these apps in the reference without further arrivals, [A]: absolute, or infinite.
 
     ``kept`` : of the last call, renewed here.
     """
@@ -90,7 +90,7 @@ def finishes(state: State, rows: Int, kept: Finishes | None = None) -> Float:
 
 
 def _seconds(state: State, rows: Int, kept: Finishes) -> Float:
-    """Seconds from ``reference_at`` on; kept until what it follows from changes, which time alone does not."""
+    """Seconds from ``reference_at`` on; cached until its inputs change, which time alone does not."""
     given = (rows, *_left(state, rows), fairness_unit.effective(state, rows), np.array([state.capacity]))
     if not kept.given or not all(map(np.array_equal, kept.given, given)):
         kept.given, kept.seconds = given, fluid.run(*given[1:4], state.capacity)[1]

@@ -1,4 +1,4 @@
-"""How far jobs are and at which speed they go on: what is known of a job's regimes, the last of which is taken to last for ever.
+"""Jobs' progress and future speeds: the known regimes of a job, the last of which is assumed to last for ever.
 
 The scheduler learns of batch sizes through events alone. Every column that looks ahead (work left, targets, budgets)
 follows this belief, which is the reactive one; what is expected beyond it is the business of ``core.forecasting``.
@@ -44,7 +44,7 @@ def _set_regime(state: State, j: int) -> None:
 def new_regime(state: State, j: int) -> None:
     """The job trains at another speed from now on."""
     _set_regime(state, j)
-    state.rounds.version = NONE  # it has other rates now
+    state.rounds.version = NONE  # the new regime has other rates
     if state.jobs.rate[j] > 0:
         state.start(j)
 
@@ -106,7 +106,7 @@ def remember(state: State, j: int) -> None:
 
 
 def isolated_s(state: State, j: int, steps: float) -> Seconds:
-    """Seconds that a job's first steps take alone on its most GPUs, placed best, of the fastest type in service."""
+    """Seconds of a job's first steps alone on its most GPUs with the best placement, of the fastest type in service."""
     job, known, begin, out = state.job_specs[j], state.regimes[j], 0.0, 0.0
     rows = np.array([state.speeds.index[job.model, regime.batch] for regime in known])
     alone = rows_alone(state, rows, np.full(len(rows), j))
@@ -132,7 +132,7 @@ def rows_alone(state: State, rows: Int, jobs: Int) -> Float:
 
 
 def renew(state: State, j: int) -> None:
-    """The job's speed, and what is believed of its future, are not what they were."""
+    """Recompute the job's speed and forecast after a change."""
     new_regime(state, j)
     a = int(state.jobs.app[j])
     if not brackets_of(state.app_specs[a].tuner):

@@ -1,7 +1,7 @@
 """Apps that are long over: of their specifications the core keeps what callers may still ask, names and user.
 
-Nothing that is decided depends on them, so a state that retired them and one that did not go on alike. Their rows of
-numbers stay, for apps and jobs are numbered by them.
+Nothing that is decided depends on them, so a state that retired them and one that did not make the same decisions.
+Their rows of numbers stay, for apps and jobs are numbered by them.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from themis.model.units import Seconds
 from themis.model.workload import App, Job, Regime
 
 _MODEL = "~"
-"""No profile has this name."""
+"""A name that no profile has."""
 _REGIMES = (Regime(steps=1.0),)
 
 
 def is_pruned(app: App) -> bool:
-    """Whether nothing but names is known of it any more."""
+    """True if only the app's names are kept."""
     return app.jobs[0].model == _MODEL
 
 
@@ -36,7 +36,7 @@ def _jobs(names: tuple[str, ...]) -> tuple[Job, ...]:
 
 
 def prune(state: State, before: Seconds) -> list[int]:
-    """Retire apps that were over before then and have let go of everything; returns their jobs."""
+    """Prune apps that finished before then and released everything; returns their jobs."""
     t, out = state.apps, list[int]()
     over = np.flatnonzero((t.active[: t.size] == 0) & (t.ended[: t.size] < before))
     busy = {int(state.jobs.app[j]) for j in state.occupied}

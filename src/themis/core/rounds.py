@@ -55,7 +55,7 @@ class Rounds:
     size: int = 0
     """GPUs of every gang, 0 where they differ."""
     packs: bool = True
-    """Whether the shares in force may still be an average of sets of gangs that fit together (``core.steady``)."""
+    """True if the shares in force may still be an average of sets of gangs that fit together (``core.steady``)."""
     replaced: int = 0
     """Rounds of the shares in force that served another set than the order's, so that no deficit grows without bound."""
 
@@ -66,7 +66,7 @@ class Rounds:
         if self.answer is not None:
             self._accrue(now)
             here, before = _matching(answer.combos, self.answer.combos)
-            types = self.entitled.shape[1]  # a machine of a new type may have joined; types never go
+            types = self.entitled.shape[1]  # a machine of a new type may have joined; types are never removed
             entitled[here, :types], received[here, :types] = self.entitled[before], self.received[before]
             due[here, :types] = self.due[before]
             if answer.apart is not None:

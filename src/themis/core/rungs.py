@@ -1,4 +1,4 @@
-"""Sweeps in rungs: when all jobs of a bracket's rung are there, the best go on and the others end."""
+"""Sweeps in rungs: when all jobs of a bracket's rung have reached its end, the best continue and the others end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from themis.policies.tuning.halving import survivors
 
 
 def advance(state: State, a: int) -> list[int]:
-    """Move on every bracket of an app whose rung is over; returns the jobs that end with it."""
+    """Advance every bracket of an app whose rung is finished; returns the jobs that end with it."""
     ended: list[int] = []
     for b, bracket in enumerate(brackets_of(state.app_specs[a].tuner)):
         jobs = state.app_jobs(a)

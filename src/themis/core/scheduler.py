@@ -108,7 +108,7 @@ class Scheduler(Decider):
     def _handle(self, event: Event) -> None:
         s = self.state
         match event:
-            # Answers to what was asked: the offer that they are about stands.
+            # Answers to the pending question: their offer is still valid.
             case Allocated():
                 self.allocated(event)
                 return
@@ -206,7 +206,7 @@ class Scheduler(Decider):
         self._changed()
 
     def use(self, policy: Policy) -> None:
-        """Be paced by another policy from now on, and show it what it asks for."""
+        """Switch to another policy's cadence and give it what it asks for."""
         self.pace, self.needs = policy.pace, policy.needs
         self.drop_caches()
 
@@ -217,7 +217,7 @@ class Scheduler(Decider):
 
     @property
     def stopping(self) -> Mapping[int, Seconds]:
-        """Jobs whose gang was asked to stop and has not stopped yet, with the time of the request."""
+        """Jobs whose gang has a pending stop request, with the time of the request."""
         return self.leases.stopping
 
     # ---- jobs and apps ----------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ class Scheduler(Decider):
             self._hold_again(a)
 
     def _reached_late(self, event: JobReached) -> bool:
-        """Whether a gang had finished its work before it was asked to stop (live only): the work is not repeated.
+        """True if a gang had finished its work before it was asked to stop (live only): the work is not repeated.
 
         Until it has released its GPUs no other gang trains the job, so the report is of that gang.
         """
@@ -250,14 +250,14 @@ class Scheduler(Decider):
         return bool(j in self.leases.stopping and unfinished and event.steps >= t.target[j] - 1e-6)
 
     def _batch_changed(self, event: BatchChanged) -> None:
-        """A dynamic job has another speed from now on; leases that run are left alone."""
+        """Change a dynamic job's speed from now on; running leases stay."""
         s = self.state
         changed = s.runs(event.job, event.attempt) and regimes.batch_changed(s, event.job, event.steps, event.batch)
         if changed and self.pace.replan_on_regime:
             s.plan = None
 
     def _progress(self, event: JobProgress) -> None:
-        """Where plans follow changes of speed immediately, a new regime ends the plan in force."""
+        """In plans that react to speed changes immediately, a new regime ends the plan in force."""
         s, j = self.state, event.job
         if not s.runs(j, event.attempt):
             return
@@ -285,7 +285,7 @@ class Scheduler(Decider):
         return s.curves.report(s.jobs, s.app_jobs(a), tuner, j, loss) if isinstance(tuner, CurveStopping) else []
 
     def _after(self, a: int, freed: list[Freed], poor: list[Verdict]) -> None:
-        """Jobs ended, paused or are given up: the tuner goes on; when all jobs ended, so does the app."""
+        """After jobs ended, paused or failed: the tuner continues; when all jobs have ended, the app ends too."""
         s = self.state
         s.plan = None
         jobs = s.app_jobs(a)
@@ -304,7 +304,7 @@ class Scheduler(Decider):
                 self._successor(a, gpus, until, seat)
 
     def _give_up(self, j: int, verdict: Verdict) -> list[Freed]:
-        """Curve stopping ends a job; returns what it held."""
+        """End a job by curve stopping; returns its GPUs."""
         s = self.state
         freed = self._move(j, "stopped", END)
         s.curves.forget_job(j)
@@ -343,7 +343,7 @@ class Scheduler(Decider):
             self.leases.grant(Placed(job=job, gpus=gpus, seat=seat, until=until))
 
     def _move(self, j: int, cause: str, change: JobChange) -> list[Freed]:
-        """Change a job's status; one that runs loses its lease for this cause. Returns what it held."""
+        """Change a job's status; a running job loses its lease for this cause. Returns its GPUs."""
         s = self.state
         if s.jobs.status[j] == Status.RUNNING:
             return [self.leases.revoke(j, cause, change)]
@@ -389,7 +389,7 @@ class Scheduler(Decider):
         self._finish(a, "cancelled")
 
     def _given_up(self, j: int, cause: str) -> None:
-        """The job ends as failed; its app's other jobs go on."""
+        """Fail the job; its app's other jobs continue."""
         s, a = self.state, int(self.state.jobs.app[j])
         if s.jobs.status[j] == Status.ENDED:
             return
@@ -405,7 +405,7 @@ class Scheduler(Decider):
             self._hold_again(a)
 
     def _hold_again(self, a: int) -> None:
-        """After something happened to a held app: it stays held, and so do jobs that a rung's end let go on."""
+        """Reapply the hold to an app after an event, also to jobs that the end of a rung released."""
         s = self.state
         if s.apps.active[a]:
             self._move_all(a, (Status.WAITING,), JobChange.HOLD)
@@ -436,7 +436,7 @@ class Scheduler(Decider):
         app_lifecycle.set_aside(s, a)
 
     def _quarantine(self, event: Quarantined) -> None:
-        """Take an app or a machine out; the app's reports and its part in the reference are left alone: they may be at fault."""
+        """Quarantine an app or a machine; the app's reports and its part in the reference stay: they may be faulty."""
         s = self.state
         if event.app is not None:
             s.quarantined_apps.add(event.app)
@@ -461,7 +461,7 @@ class Scheduler(Decider):
             self.solving = replace(self.solving, job_order=s.jobs.order[self.solving.job_id])
 
     def _repaired(self, event: JournalRepaired) -> None:
-        """Nothing is known to run as it is believed to; what does is stopped and waits for another lease."""
+        """Distrust the state of running jobs: they are stopped and wait for new leases."""
         s = self.state
         for j in sorted(s.job_gpus):
             self.leases.revoke(j, "expired", RELEASE)
@@ -509,7 +509,7 @@ class Scheduler(Decider):
         if policy is not None:
             self.use(policy)
         if policy is not None or event.settings:
-            # What was asked before is of no use now: it is asked again as soon as this instant is settled.
+            # Drop the pending question: it is asked again at the end of this instant.
             self.solving = None
 
     def _machine_resized(self, event: MachineResized) -> None:

@@ -62,7 +62,7 @@ class State(Machines):
     version: int = kept(int)
     round: int = kept(int)
     origin: Seconds = kept(_nothing)
-    """When the first app came: rounds begin then, and at multiples of their length from then on."""
+    """Arrival time of the first app: rounds begin then, and at multiples of their length from then on."""
 
     # apps and jobs
     apps: Apps = derived(Apps)
@@ -70,26 +70,24 @@ class State(Machines):
     app_specs: list[App] = derived(list)
     job_specs: list[Job] = derived(list)
     regimes: list[tuple[Regime, ...]] = derived(list)
-    """Regimes of each job as far as they are known; the ongoing regime of a job whose program decides is assumed to
-    last for ever.
-    """
+    """Known regimes of each job; the ongoing regime of a job whose program decides is assumed to last for ever."""
     history: History = kept(dict)
-    """How often finished dynamic jobs changed their batch size (``fairness.forecasts.history``)."""
+    """Counts of batch size changes of finished dynamic jobs (``fairness.forecasts.history``)."""
     curves: Curves = derived(Curves)
     phase: Float = kept(_phases)
     """[3, apps, P], see ``core.phases`` ; ``future`` : of the phases after the current one."""
     future: Float = kept(_phases)
     phase_bracket: Int = kept(lambda: np.zeros((64, 1), dtype=np.int64))
     failed: set[int] = kept(set)
-    """Apps one of whose jobs was given up."""
+    """Apps with at least one failed job."""
     quarantined_apps: set[int] = kept(set)
     quarantined_machines: set[int] = kept(set)
     delayed: set[int] = kept(set)
     """Jobs that wait after a failure."""
     restricted: bool = kept(bool)
-    """Whether any job ever named the GPU types that it may use."""
+    """True if any job ever named the GPU types that it may use."""
     changing: bool = kept(bool)
-    """Whether any job ever could change its batch size."""
+    """True if any job ever could change its batch size."""
     finished_service: Float = kept(lambda: np.zeros(0))
     """GPU-seconds that apps no longer in the system received, rising; replaced, never changed in place."""
     retired_below: int = kept(int)
@@ -99,7 +97,7 @@ class State(Machines):
     job_gpus: dict[int, tuple[int, ...]] = kept(dict)
     job_seat: dict[int, int] = kept(dict)
     occupied: dict[int, tuple[tuple[int, ...], int]] = kept(dict)
-    """Where each job's processes physically are, until they are known to be gone."""
+    """GPUs that each job's processes physically occupy, until their end is known."""
 
     # users, the unit of fairness (``core.fairness_unit``) and limits (``core.quota_limits``)
     users: dict[str, int] = kept(dict)
@@ -135,7 +133,7 @@ class State(Machines):
     reference_at: Seconds = kept(_nothing)
     """Up to when it ran."""
     horizon: Seconds = kept(_nothing)
-    """By when all work that was in the reference at the last arrival is done, with ``fluid.LEEWAY`` to spare."""
+    """Time by which all work in the reference at the last arrival is done, plus ``fluid.LEEWAY``."""
 
     # rounds (``core.rounds``)
     received: Float = kept(lambda: np.zeros((64, 1)))
@@ -148,11 +146,11 @@ class State(Machines):
     speeds: Speeds = field(init=False, metadata={"saved": False})
     measured: Measured = derived(Measured)
     reprofiled: set[str] = kept(set)
-    """Models whose profile is not the one that the log began with."""
+    """Models whose profile differs from the one at the beginning of the log."""
     config_speed: Float = kept(lambda: np.zeros(0))
     """[rows of ``speeds``], mean over GPUs in service."""
     barring: bool = kept(bool)
-    """Whether some model that jobs train does not run on some GPU type, or not with every gang."""
+    """True if some model that jobs train does not run on some GPU type, or not with every gang."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -201,7 +199,7 @@ class State(Machines):
         self._in_service(int(self.machine_type[machine]), change * int(self.machine_size[machine]))
 
     def resize_machine(self, machine: int, gpus: int) -> None:
-        """A machine has so many GPUs from now on; no lease may be left on those that go.
+        """Set a machine's number of GPUs; GPUs that are removed must not be leased.
 
         With 0 it is removed, and out of service; with more again it is back, in service.
         """
@@ -268,7 +266,7 @@ class State(Machines):
         self._capacity_changed()
 
     def set_profiles(self, profiles: Sequence[Profile]) -> None:
-        """Models' speeds are believed to be others, but where they were measured. The unit of their work stays."""
+        """Replace models' estimated speeds, except measured ones. The unit of their work does not change."""
         self.reprofiled |= {profile.name for profile in profiles}
         measured = {key[0] for key in self.measured.rates}
         self.book = self.book.with_profiles(
@@ -304,7 +302,7 @@ class State(Machines):
         return allowed
 
     def _fits_later(self, job: Job, allowed: Bool) -> Bool:
-        """[K], of these types those that also run every other batch size that the job may change to, if any does."""
+        """[K], the subset of these types that also runs every other batch size of the job, if there is one."""
         rows = [self.speeds.index[config] for config in job.configs]
         both: Bool = allowed & (self.speeds.scale[rows, :, job.gpus_max] > 0).all(axis=0)
         return both if both.any() else allowed
@@ -334,7 +332,7 @@ class State(Machines):
         return self.averages_of({name: getattr(self.apps, name)[rows] for name in names})
 
     def averages_of(self, apps: Mapping[str, Float]) -> tuple[Float, Float]:
-        """``averages`` of apps whose columns are read out already."""
+        """``averages`` of apps whose columns were already read."""
         elapsed = self.now - apps["arrival"] - apps["away"]
         weight, capacity = self.weight_integral - apps["contention_0"], self.capacity_integral - apps["capacity_0"]
         fresh = elapsed <= 0
@@ -349,9 +347,9 @@ class State(Machines):
         return t.attained[all_] + t.leased[all_] * np.maximum(self.now - t.since[all_], 0.0)
 
     def private_service(self) -> Float:
-        """GPU-seconds that each app would have had until now on its own R_C / N_avg GPUs, at most what it can use, [all apps ever].
+        """GPU-seconds that each app would have by now on its own R_C / N_avg GPUs, up to its demand, [all apps ever].
 
-        Of the time in which it takes part; of apps that are over it means nothing.
+        Covers the time in which the app is active; meaningless for finished apps.
         """
         t, all_ = self.apps, slice(self.apps.size)
         held = t.held[all_] == 1
@@ -376,7 +374,7 @@ class State(Machines):
         return out
 
     def runs(self, j: int, attempt: int) -> bool:
-        """Whether this is the attempt that runs now; late reports of earlier ones are ignored."""
+        """True if this is the attempt that runs now; late reports of earlier ones are ignored."""
         return j in self.job_gpus and bool(self.jobs.one.attempt[j] == attempt)
 
     def work_left(self, rows: Int) -> Float:
@@ -399,13 +397,13 @@ class State(Machines):
         return out
 
     def lease_ends(self) -> Float:
-        """When each lease ends that is held, in no order: far fewer than there ever were jobs."""
+        """End of each active lease, in no order: far fewer than all jobs ever."""
         held = np.fromiter(self.job_gpus, dtype=np.int64, count=len(self.job_gpus))
         out: Float = self.jobs.until[held]
         return out
 
     def round_end(self, round_s: Seconds) -> Seconds:
-        """When the round of this instant ends: see ``units.round_end``."""
+        """End of the round of this instant: see ``units.round_end``."""
         return round_end(self.now, round_s, self.origin)
 
     # ---- leases and gangs -------------------------------------------------------------------------------------------
@@ -466,18 +464,18 @@ class State(Machines):
         config, gpu_type = t.config[j], t.gpu_type[j]
         eff, _ = self.worth(config, gpu_type, t.gpus[j], t.locality[j])
         if (partner := self._partner(j)) != NONE:
-            # A pair that was not measured is assumed to train as fast as each job alone.
+            # An unmeasured pair is assumed to train as fast as each job alone.
             eff *= self.speeds.beside.get((config, t.config[partner], gpu_type), 1.0)
         self._sync_job(j)
         t.rate[j] = eff / t.serial[j]
 
     def _partner(self, j: int) -> int:
-        """The job whose processes are on the same GPUs, or NONE."""
+        """The job with processes on the same GPUs, or NONE."""
         gpus, seat = self.occupied.get(j, ((), 0))
         return self.occupied_by[gpus[0], 1 - seat] if gpus else NONE
 
     def _new_pace(self, j: int) -> None:
-        """Somebody joined or left the job's GPUs: if it trains, it does so at another speed from now on."""
+        """Recompute a job's speed after another job joined or left its GPUs."""
         if j != NONE and self.jobs.one.rate[j] > 0:
             self.start(j)
 
@@ -494,7 +492,7 @@ class State(Machines):
 
 
 def not_nothing(left: Float, done: Float) -> Float:
-    """Work left, in reference GPU-seconds, of jobs that are not done: see ``OVERRUN``."""
+    """Work left, in reference GPU-seconds, of unfinished jobs: see ``OVERRUN``."""
     # Less than that is no work to compute with: a rung may ask for as little.
     out: Float = np.where(left > EPS, left, np.maximum(OVERRUN * done, EPS))
     return out

@@ -38,15 +38,15 @@ def weights(x: Float) -> Float:
 
 
 def lag_bound(x: Float, rounds: int) -> Float:
-    """[C, K], rounds behind its share at which each (combination, type) is at most after so many rounds of shares that pack."""
+    """[C, K], maximum lag in rounds behind its share of each (combination, type) after this many packable rounds."""
     bound: Float = np.sqrt(potential_bound(x, rounds) * np.sqrt(x))
     return bound
 
 
 def potential_bound(x: Float, rounds: int) -> float:
-    """V0 + t B: the most that V can be after so many rounds of shares x [C, K] that pack.
+    """V0 + t B: maximum of V after t rounds of shares x [C, K] that pack.
 
-    V0 is the most after a round before which nobody was more than ``BEHIND`` rounds behind.
+    V0 is the maximum of V after a round before which no combination was more than ``BEHIND`` rounds behind.
     """
     w = weights(x)
     return float((w * ((BEHIND + 1.0) ** 2 + rounds * np.maximum(x, 1.0 - x) ** 2)).sum())
@@ -89,7 +89,7 @@ def steadied(
 
     best = heaviest_set(value, gpus, combos, free, owed)
     if best.value < owed:
-        # Proven, unless the search ended at its limit.
+        # The result is proven, unless the search ended at its limit.
         rounds.packs = False
         return picked
     rounds.replaced += 1

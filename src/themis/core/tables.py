@@ -18,24 +18,24 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 class Status(IntEnum):
-    """Where a job is; only the first two can use GPUs now. ``core.job_lifecycle`` has the transitions; a new row waits."""
+    """Status of a job; only the first two can use GPUs now. Transitions: ``core.job_lifecycle``; a new row waits."""
 
     WAITING = 0
     RUNNING = 1
     PAUSED = 2
     ENDED = 3
     HELD = 4
-    """Its user does not want it to run now."""
+    """The user does not want it to run now."""
 
 
 WAITING, RUNNING, ENDED = int(Status.WAITING), int(Status.RUNNING), int(Status.ENDED)
-"""As plain numbers, for what is asked a million times: a member of an enumeration takes ten times as long to look up."""
+"""Plain integers, because they are compared millions of times: enumeration members take ten times as long."""
 
 RECENT = 4096
 """Changes of statuses that are remembered."""
 
 OUTCOMES = ("", "completed", "stopped", "cancelled", "failed")
-"""How a job ended, as ``JobEnded`` says it; the column has the position."""
+"""Endings of a job in ``JobEnded``; the column holds the position."""
 
 
 def kept(make: Callable[[], Any]) -> Any:
@@ -44,7 +44,7 @@ def kept(make: Callable[[], Any]) -> Any:
 
 
 def derived(make: Callable[[], Any]) -> Any:
-    """A field of the state that follows from others, or that ``core.checkpoint`` saves in a way of its own."""
+    """A field of the state that is computed from others, or that ``core.checkpoint`` saves in its own way."""
     return field(init=False, default_factory=make, metadata={"saved": False})
 
 
@@ -140,7 +140,7 @@ class Apps(Table):
 
     arrival: Float
     weight: Float
-    """In force: see ``core.fairness_unit``. ``given`` : as submitted, with its user's and its group's; ``own`` : without."""
+    """The weight in force: see ``core.fairness_unit``. ``given`` : with the user's and group's; ``own`` : without."""
     given: Float
     own: Float
     contention_0: Float
@@ -153,11 +153,11 @@ class Apps(Table):
     """Seconds that its user had held it, until it was last resumed; ``held_at`` : since when it is held, if it is."""
     held_at: Float
     ended: Float
-    """When it was over; 0 before."""
+    """Time of its end; 0 before."""
     shadow: Float
     """Work that it did in the reference (``core.reference``) until the state's ``reference_at``, reference GPU-seconds."""
     reference: Float
-    """When it finished in the reference; nan before."""
+    """Finish time in the reference; NaN before."""
     in_reference: Int
     """1 while it is served in the reference."""
     attained: Float
@@ -166,7 +166,7 @@ class Apps(Table):
     budget: Float
     longest_s: Float
     finish: Float
-    """Bags: forecast finish (absolute) on the gangs held; nan if none is held."""
+    """Bags: forecast finish (absolute) on the held gangs; NaN without one."""
     deadline: Float
     user: Int
     kind: Int
@@ -243,7 +243,7 @@ class Jobs(Table):
     loss_b: Float
     """Parameters a and b of the job's loss curve; ``loss`` is the last reported value."""
     ready: Float
-    """It gets no GPUs before this time."""
+    """Earliest time of its next GPUs."""
     app: Int
     config: Int
     gpus_min: Int
@@ -258,11 +258,11 @@ class Jobs(Table):
     """Bracket of its app's sweep, counted from 0; ``rung`` : rung of the bracket that the job is in, or ended in."""
     rung: Int
     outcome: Int
-    """How it ended, a position in ``OUTCOMES``; 0 while it has not."""
+    """The job's ending, a position in ``OUTCOMES``; 0 while the job is active."""
     order: Int
     """Below 0 where its app's own scheduler said in which order its jobs get gangs: the lowest first."""
 
     def __init__(self, capacity: int = 64) -> None:
         super().__init__(capacity)
         self.changes: deque[tuple[float, int, IntEnum]] = deque(maxlen=RECENT)
-        """The latest changes of statuses, (time, job, change): for messages about faults alone (``core.job_lifecycle``)."""
+        """The latest changes of statuses, (time, job, change): for messages about faults (``core.job_lifecycle``)."""

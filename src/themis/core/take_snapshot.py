@@ -19,7 +19,7 @@ from themis.model.units import Bool, Float, Int, Seconds
 from themis.policies.placement.lease_lengths import shortened
 
 BAG = int(Kind.BAG)
-"""As a plain number: numpy takes ten times as long to compare with a member of an enumeration."""
+"""A plain integer: numpy takes ten times as long to compare with an enumeration member."""
 
 # Columns of jobs that a picture is made of. One call would copy a block of all columns, but the other columns, too; and blocks of
 # more than 32 MiB, glibc's largest allocation from the heap, are fresh pages in each decision.
@@ -48,7 +48,7 @@ class Memo:
 
 
 def take(state: State, *, needs: frozenset[str] = frozenset()) -> Snapshot:
-    """The picture of the state at its ``now``, which stays as it is; leases that end at this instant count as free.
+    """An immutable snapshot of the state at its ``now``; leases that end at this instant count as free.
 
     ``needs`` : optional columns that the policy asks for.
     """
@@ -63,7 +63,7 @@ def take_renewing(
     present: Int | None = None,
     memo: Memo | None = None,
 ) -> tuple[Snapshot, dict[int, Seconds]]:
-    """``take``, and by app the forecast finishes of bags whose leases or jobs changed since the last ones were written down.
+    """``take``, and by app the forecast finishes of bags whose leases or jobs changed since the last record.
 
     Parameters
     ----------
@@ -233,9 +233,9 @@ def _left_with(exact: Mapping[int, Seconds], s: Snapshot) -> Float:
 
 
 def _shared_left(s: Snapshot, worth: Float) -> Float:
-    """``_left_held`` with what each gang is worth known, [A]."""
+    """Same as ``_left_held``, for a given worth of each gang, [A]."""
     effective = np.bincount(s.job_app, weights=worth, minlength=s.apps).astype(np.float64)
-    # A job may grow to its most GPUs where it is; those of the app's widest job stand for all.
+    # A job may grow to its maximum GPUs in place; the app's widest job represents all.
     widest = s.app_gang_max[s.job_app]
     most = worth * np.where(s.job_held > 0, widest / np.maximum(s.job_held, 1), 0.0)
     gang = np.maximum.reduceat(most, s.job_ptr[:-1]) if s.apps else np.zeros(0)

@@ -39,7 +39,7 @@ class _Side:
 
 
 class Course:
-    """Where a run stands, and how it goes on.
+    """State of a run, and its continuation.
 
     Parameters
     ----------
@@ -59,14 +59,14 @@ class Course:
         self.now, self.water, self.level = 0.0, 0.0, level
         self.full, self.below = _Side(), _Side()
         self.on: list[_Side | None] = [None] * apps
-        """The app's side; None of one that is over, or whose phase can use no GPU."""
+        """The app's side; None for an app that has finished, or whose phase can use no GPU."""
         self.entry = [0] * apps
         self.began = [0.0] * apps
         """Time or water from which on the app has been on its side."""
         self.had = [0.0] * apps
         """GPU-seconds of its present phase that the app had by then."""
         self.done = [0.0] * apps
-        """GPU-seconds of its phases that are over."""
+        """GPU-seconds of its finished phases."""
         for a in range(apps):
             self._next_phase(a)
         for side in (self.full, self.below):
@@ -75,7 +75,7 @@ class Course:
         self._settle()
 
     def go_on(self, until: Seconds) -> None:
-        """Up to this time, or to the end of all that can end."""
+        """Run up to this time, or until all apps that can finish have finished."""
         while True:
             full, below = _top(self.full.ends, self.entry), _top(self.below.ends, self.entry)
             time = full[0] if full else np.inf
@@ -124,7 +124,7 @@ class Course:
             self._enter(a, self.cap[a][phase] <= self.weight[a] * self.level)
 
     def _enter(self, a: int, full: bool) -> None:
-        """Put an app on a side; its phase goes on from what it had."""
+        """Put an app on a side; its phase continues from its earlier value."""
         phase, weight, number = self.phase[a], self.weight[a], self.entry[a] + 1
         cap = self.cap[a][phase]
         left = self.work[a][phase] - self.had[a]
@@ -150,13 +150,13 @@ class Course:
         self.on[a] = None
         side.total -= size
         if not side.count or side.total < ROUNDING * size:
-            # What is left of the sum may be its rounding alone.
+            # The rest of the sum may be rounding alone.
             rest = [b for b, other in enumerate(self.on) if other is side]
             side.total = math.fsum(self.cap[b][self.phase[b]] if side is self.full else self.weight[b] for b in rest)
         self.entry[a] += 1
 
     def _settle(self) -> None:
-        """Find the level: who is full and who is not follows from it, and it from that."""
+        """Find the level: the set of full apps depends on it, and it on that set."""
         self._find_level()
         while (top := _top(self.full.levels, self.entry)) and -top[0] > self.level:
             self._change_side(top[1], False)

@@ -40,7 +40,7 @@ def service_rank(s: Snapshot) -> Int:
 
 
 def fraction(apps: int, f: float) -> int:
-    """How many of the worst apps bid where their weights are alike: max(1, ceil((1 - f) n)).
+    """Number of the worst-off apps that bid when weights are equal: max(1, ceil((1 - f) n)).
 
     The paper's pseudocode 1 takes the top 1 - f; "a fraction f" in its §4.2.2 is a slip.
     """
@@ -48,7 +48,7 @@ def fraction(apps: int, f: float) -> int:
 
 
 def bidder_count(weight: Float, f: float) -> int:
-    """How many of the worst apps bid: as few as have the fraction 1 - f of the weight, at least one.
+    """Number of the worst-off apps that bid: the fewest with the fraction 1 - f of the weight, at least one.
 
     An app of weight w has w shares, so it counts as w apps.
 

@@ -10,7 +10,7 @@ forms of T_id: the paper's, and the exact one, the time on a fractional share s 
 
 with gpus_max that of the job. Where the jobs of an app differ in it, longest_i is whose work over its own gpus_max is most.
 
-Hyperband's brackets are such sums of phases beside each other on the same GPUs. They take at least as long as the
+Hyperband's brackets are such sums of phases side by side on the same GPUs. They take at least as long as the
 longest of them does alone, and as all their work does on all GPUs; the larger of the two is what counts. One bracket is
 successive halving. More than one can take longer than this bound where some bracket's late rungs leave GPUs idle that
 no other bracket can fill, but less than twice as long if no GPU idles that a bracket could use.
@@ -36,20 +36,20 @@ from themis.model.snapshot import Kind, Snapshot
 from themis.model.units import Float, Int, Locality, Seconds
 
 LEAST_T_ID = 1e-9
-"""Seconds; of apps whose work turned out to be none."""
+"""Seconds; for apps whose work turned out to be zero."""
 BAG = int(Kind.BAG)
-"""As a plain number: numpy takes ten times as long to compare with a member of an enumeration."""
+"""A plain integer: numpy takes ten times as long to compare with an enumeration member."""
 
 
 class Form(StrEnum):
-    """Which T_id a rho is measured against."""
+    """The T_id that a rho is measured against."""
 
     PAPER = "paper"
     EXACT = "exact"
 
 
 def phase_seconds(work: Float, longest: Float, effective: Float, gang: Float) -> Float:
-    """Seconds of a phase whose jobs share ``effective`` reference GPUs as well as they can (spec §2).
+    """Seconds of a phase whose jobs share ``effective`` reference GPUs freely (spec §2).
 
     On fewer GPUs than a gang can use the longest job takes no longer than all the work, so the two terms are enough.
 
@@ -272,7 +272,8 @@ class FinishTime:
 
     @cached_property
     def rho_by_weight(self) -> Float:
-        """``rho``, an app of weight w being w apps of one share, [A]: the order of the filter. ``rho`` where weights are alike.
+        """``rho``, an app of weight w being w apps of one share, [A]: the order of the filter. ``rho`` if weights are
+        equal.
 
         An app without GPUs then waits for the worst useful grant of each of its shares, w of them, and not of one only: else its
         seconds left would not shrink with its weight as its T_id does, and it would seem ever worse off.
@@ -300,7 +301,7 @@ class FinishTime:
 
 
 def left_held(snapshot: Snapshot, effective: Float, gang: Float) -> Float:
-    """Seconds left at the GPUs held for all apps but bags, which need a schedule; inf where nothing is held.
+    """Seconds left at the GPUs held for all apps except bags, which need a schedule; inf without GPUs.
 
     Parameters
     ----------

@@ -3,8 +3,8 @@
 Each app gets GPUs by weighted water filling, at most what its current phase can use; no policy influences it. When an app
 finishes there is when it would have finished on its own share of the cluster.
 
-Source: Friedman and Henderson, Fairness and efficiency in web server protocols (SIGMETRICS 2003): whoever serves in the order
-in which a fair fluid reference finishes ends nobody later than the reference does.
+Source: Friedman and Henderson, Fairness and efficiency in web server protocols (SIGMETRICS 2003): a server in the order
+in which a fair fluid reference finishes completes no app later than the reference does.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def fill(weight: Float, cap: Float, capacity: float) -> Float:
 
 
 def run(work: Float, cap: Float, weight: Float, capacity: float, seconds: Seconds = np.inf) -> tuple[Float, Float]:
-    """Let the reference run, nobody else coming: (GPU-seconds that each app got [A], when it finished [A]).
+    """Run the reference without further arrivals: (GPU-seconds that each app received [A], its finish time [A]).
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def _widest(wanted: Bool, cap: Float) -> float:
 
 
 def lacking(work: Float, cap: Float, due: Float, capacity: float) -> Float:
-    """GPU-seconds that are lacking by each app's due if all dues are to be kept, [A]: above 0 where they cannot.
+    """Missing GPU-seconds by each app's due for all dues to be kept, [A]: above 0 where they cannot.
 
     Exact for divisible apps of one phase: dues can be kept if and only if no app is later than it would be alone
     (``work <= cap * due``) and at each due ``t``, what must be done by then, ``sum_i (w_i - c_i (d_i - t)+)+``, fits
@@ -100,7 +100,7 @@ def lacking(work: Float, cap: Float, due: Float, capacity: float) -> Float:
 
 
 def _risen(rate: Float, since: Float, until: Float) -> Float:
-    """The sum of what has risen at these rates since these times, at each time of ``until``, [len(until)]."""
+    """Sum of what has accrued at these rates since these times, at each time of ``until``, [len(until)]."""
     order = np.argsort(since, kind="stable")
     rates = np.concatenate([[0.0], np.cumsum(rate[order])])
     begun = np.concatenate([[0.0], np.cumsum((rate * since)[order])])

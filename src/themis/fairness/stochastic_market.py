@@ -1,4 +1,4 @@
-"""The market where nobody knows how jobs will change: welfare in expectation over joint states (Shockwave, appendix F).
+"""The market with uncertain job changes: expected welfare over joint states (Shockwave, appendix F).
 
     maximise  sum_i B_i log E_pi[U_i]                                                               (eq. 6)
 

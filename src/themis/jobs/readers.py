@@ -43,7 +43,7 @@ def app_name(value: object) -> str:
 
 
 def plain(value: object) -> TypeGuard[str]:
-    """Whether it is text that can be passed to a process."""
+    """True if it is text that can be passed to a process."""
     return isinstance(value, str) and "\0" not in value and _encodes(value)
 
 

@@ -13,7 +13,7 @@ from themis.jobs.spec import Submission
 MOST_TEXT = (128 << 10) - 1
 """Bytes of one argument or variable; Linux starts no program with more."""
 MOST_TEXTS = 1 << 20
-"""Bytes of a job's arguments and variables together, 9 more for each: half of what Linux takes, an eighth of an agent's line."""
+"""Maximum bytes of a job's arguments and variables, plus 9 for each: half of Linux's, an eighth of an agent line's."""
 OF_A_SHELL = ("|", "||", "&&", "&", ";", ">", ">>", "<", "<<", "2>", "2>&1", "&>")
 """Words with a meaning only in a shell."""
 

@@ -14,9 +14,9 @@ import numpy as np
 from themis.model.units import Bool, Float, Int, Seconds
 
 CUT = "cut short"
-"""How the method of a proof begins whose search ended at its limit."""
+"""Prefix of the method of a proof whose search ended at its limit."""
 UNCONTESTED = "nothing to solve"
-"""How the method of a proof begins where everything that is wanted can be had: no problem was solved, so no gap is proven."""
+"""Prefix of the method of a proof where all demands fit: no problem was solved, so no gap is proven."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class TimeShare:
     gpus : Int[C], gang size while the combo runs (both jobs of a pair use the same GPUs).
     x : Float[C, K], in [0, 1]; a job's sum over its combos and types is at most 1.
     round_s : seconds of a round; shares are realised round by round.
-    due : Float[C], part of x, in [0, 1], that the objective needs; what it left over may wait. None: all alike.
+    due : Float[C], part of x, in [0, 1], that the objective needs; what it left over may wait. None: all equally.
     apart : Float[C, K], the part of x, at most x, for which the gang may be spread over machines; for the rest it is to be on one.
         None: nothing is planned about it.
     """
@@ -86,7 +86,7 @@ class TimeShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundPlan:
-    """Which jobs run in which of the next rounds (Shockwave §6).
+    """The jobs of each of the next rounds (Shockwave §6).
 
     Attributes
     ----------

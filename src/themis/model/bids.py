@@ -1,6 +1,6 @@
 """Bids as policies ask for them and app agents answer (Themis §3.3.1): plain arrays, checked once when built.
 
-A bid is a set of exclusive rows. A row asks for gangs, not for GPUs by name: GPUs of one machine are alike, so an
+A bid is a set of exclusive rows. A row asks for gangs, not for GPUs by name: GPUs of one machine are equal, so an
 allocation is a count per machine, and a row says how far each of its gangs may reach.
 """
 
@@ -19,7 +19,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 MACHINE, RACK, ANYWHERE = 1, 2, 3
-"""How far one gang may reach: the values of `Bids.row_span`."""
+"""Span that one gang may have: the values of `Bids.row_span`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -108,7 +108,7 @@ class Cluster:
 def in_racks(
     name: str, groups: Sequence[tuple[int, int, int]], *, rack_size: int = 8, gpu_type: str = "gpu"
 ) -> Cluster:
-    """Build a cluster from groups of alike machines, racked in order.
+    """Build a cluster from groups of equal machines, racked in order.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""How a job may change its batch size while it trains, as its user declares it (Shockwave §2.3, §5).
+"""Batch size changes of a job during training, as its user declares them (Shockwave §2.3, §5).
 
 The user's program decides when; the scheduler observes and forecasts, and never changes a batch size itself. A job's
 epochs are the same at any batch size, only their speed differs, so a dynamic job counts its work in epochs.
@@ -64,7 +64,7 @@ class Dynamic:
 
     @property
     def hidden(self) -> bool:
-        """Whether only the job's program knows when it changes its batch size."""
+        """True if only the job's program knows when it changes its batch size."""
         return self.mode is not Mode.DECLARED
 
     def steps_per_epoch(self, batch: int) -> float:

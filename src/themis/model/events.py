@@ -65,7 +65,7 @@ class MachineJoined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineFailed:
-    """A machine left service at once: its jobs stop and lose what they did since their last checkpoint.
+    """A machine failed: its jobs stop and lose all steps since their last checkpoint.
 
     ``drained`` : an administrator or its engine took it out of service; its jobs save, and nothing failed.
     ``reason`` : why the service accepts nothing of it; empty where it does not answer.
@@ -85,9 +85,9 @@ class MachineReturned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineDraining:
-    """Nothing is placed on a machine any more; leases of gangs that are on such machines alone go on ``until`` then.
+    """A machine gets no new gangs; leases of gangs that are on such machines alone continue ``until`` then.
 
-    None: it is an ordinary machine again. Whoever drains it says ``MachineFailed`` when the time has come.
+    None: it is an ordinary machine again. The draining party sends ``MachineFailed`` when the time has come.
     """
 
     machine: int
@@ -95,7 +95,7 @@ class MachineDraining:
 
 
 class AssumedSpeed(NamedTuple):
-    """A speed that nobody measured: of a model at a batch size, of a gang on a GPU type."""
+    """An assumed, unmeasured speed: of a model at a batch size, of a gang on a GPU type."""
 
     model: str
     batch: int
@@ -105,7 +105,7 @@ class AssumedSpeed(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpusWithheld:
-    """From now on exactly these GPUs of a machine get no gang; leases that run on them go on. None: all can be leased again.
+    """Set the GPUs of a machine that get no gang; leases that run on them continue. None: all can be leased again.
 
     Attributes
     ----------
@@ -122,7 +122,8 @@ class GpusWithheld:
 class AppSubmitted:
     """An app arrived; apps and jobs are numbered in this order. ``weight`` includes user and group.
 
-    ``assumed`` : speeds that the app depends on and that nobody measured, on the GPU types there were; None in logs from
+    ``assumed`` : speeds that the app depends on and that were not measured, on the GPU types there were; None in logs
+        from
     before they were kept.
     ``alone`` : GPU-seconds of all its work, and seconds of its longest job on its most GPUs, alone and placed best, as was believed
     when it came; None in logs from before.
@@ -136,14 +137,14 @@ class AppSubmitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppCancelled:
-    """Its user withdrew an app."""
+    """The user withdrew an app."""
 
     app: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppHeld:
-    """Its user wants an app to wait: what it holds is given back, and it gets nothing until ``AppResumed``.
+    """The user holds an app: its GPUs are released, and it gets none until ``AppResumed``.
 
     That time is the user's own: it is no part of the app's life as fairness measures it, and the app does not count
     among those that contend.
@@ -161,7 +162,7 @@ class AppResumed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobDelayed:
-    """The job gets no GPUs before ``until``: its last attempt failed or hardly ran, and the next should not follow at once."""
+    """The job gets no GPUs before ``until``: its last attempt failed or hardly ran, and the next must wait."""
 
     job: int
     until: Seconds
@@ -171,7 +172,7 @@ class JobDelayed:
 class JobGivenUp:
     """The job shall not run any more: it failed too often, or ran for as long as it may.
 
-    ``cause``: failed | walltime. Its app goes on with its other jobs, and ends as failed.
+    ``cause``: failed | walltime. Its app continues with its other jobs, and ends as failed.
     """
 
     job: int
@@ -191,7 +192,7 @@ class JournalRepaired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quarantined:
-    """An app, or a machine, takes no part any more: an error of the service was caused by what it sent (decision 73).
+    """Quarantine of an app or a machine that caused an error of the service (decision 73).
 
     The app's leases end, and it gets nothing until ``AppResumed``; the machine's leases end, and it is out of service until
     ``MachineReturned``.
@@ -212,7 +213,7 @@ class Quarantined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaSet:
-    """These users together hold at most so many GPUs at once; None lifts the quota of that name."""
+    """Quota of concurrently held GPUs of these users together; None lifts the quota of that name."""
 
     name: str
     users: tuple[str, ...]
@@ -221,17 +222,17 @@ class QuotaSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserWeightsSet:
-    """From now on the apps of these users weigh their own weight times this, which includes the group's; held ones too."""
+    """Factor of these users' app weights from now on, which includes the group's; also for held apps."""
 
     users: tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsChanged:
-    """Somebody changed settings of a running service; they hold from here on, all of them or none (decision 25).
+    """Changed settings of a running service; they apply from here on, all of them or none (decision 25).
 
     What the core works by is in ``settings`` and ``policy``. Machines, quotas, weights and the unit of fairness follow at the same
-    instant, as records of their own. A decision under way is given up, and made again by what holds now.
+    instant, as records of their own. A decision under way is abandoned, and repeated with the new settings.
 
     Attributes
     ----------
@@ -249,7 +250,7 @@ class SettingsChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfilesSet:
-    """From now on these are the models' estimated speeds, until they are measured; work that was entered keeps its unit.
+    """Estimated speeds of models from now on, until they are measured; submitted work keeps its unit.
 
     ``profiles`` : each as ``core.packed`` spells it.
     """
@@ -259,7 +260,7 @@ class ProfilesSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineResized:
-    """From now on a machine has so many GPUs; 0: it was removed, and more: it is back.
+    """New number of GPUs of a machine; 0: it was removed; above 0 after that: it is back.
 
     GPUs that leave are the machine's last ones; gangs on them are preempted. GPUs that come are first those that left, then new
     ones, which get the next ids.
@@ -271,7 +272,7 @@ class MachineResized:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FairnessSet:
-    """From now on fairness is between ``apps``, ``users`` or ``groups`` (``core.fairness_unit``); without this, between apps.
+    """Unit of fairness from now on: ``apps``, ``users`` or ``groups`` (``core.fairness_unit``); apps by default.
 
     ``groups`` : (name, weight, its users) of each group.
     """
@@ -319,7 +320,7 @@ class LossReported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedMeasured:
-    """A gang of a model was seen to train at this speed: what is believed of the model is corrected.
+    """Measured speed of a gang of a model, which corrects the model's estimates.
 
     ``partner`` : model of the job on the same GPUs, or empty; 0 steps beside it: the two do not fit. Steps are the model's
     own, before a job's ``step_scale``.
@@ -337,7 +338,7 @@ class SpeedMeasured:
 
 @record
 class JobStopped:
-    """The gang has let go of its GPUs; ``steps`` is what its checkpoint holds.
+    """The gang has released its GPUs; ``steps`` is what its checkpoint holds.
 
     ``own`` : unasked, with an exit code that says that it is to be run again (75, 143): no failure.
     """
@@ -397,7 +398,7 @@ class AgentBid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountingSet:
-    """From now on GPU time is charged like this (``themis.report.accounts``); the scheduler does not look at it.
+    """Tariff of GPU time from now on (``themis.report.accounts``); the scheduler does not use it.
 
     Attributes
     ----------
@@ -414,7 +415,7 @@ class AccountingSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpusIdle:
-    """A gang's GPUs did nothing for so many GPU-seconds since it trains, all together.
+    """Idle GPU-seconds of a gang since it trains, over all its GPUs.
 
     ``by`` : nvml (no kernel ran on them) | reports (the job reported steps before, and reports none now).
     ``action`` : warned | cancelled, where the settings say so; empty otherwise.
@@ -431,7 +432,7 @@ class GpusIdle:
 class GpusIntruded:
     """Processes of a gang are on these GPUs of a machine, which it does not hold; none once they left them.
 
-    ``gpus`` : ids in the cluster. ``pids`` : the processes, some of them where there are many.
+    ``gpus`` : ids in the cluster. ``pids`` : the processes, only some if there are many.
     """
 
     job: int
@@ -451,7 +452,7 @@ class JobsOrdered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compacted:
-    """A journal dropped so many records up to here: the log cannot be replayed, the rest of it can still be read."""
+    """The journal dropped this many records up to here: the log cannot be replayed, but the rest can still be read."""
 
     records: int
 
@@ -500,7 +501,7 @@ Event: TypeAlias = (
 )
 
 
-# ---- commands: what the core wants done, and what it announces -----------------------------------------------------
+# ---- commands: the core's requests and announcements ---------------------------------------------------------------
 
 
 @record
@@ -579,7 +580,7 @@ class CurveStopped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppFinished:
-    """Announcement: the app is done; its finish-time fairness over its whole life in both forms.
+    """Announcement: the app has finished; its finish-time fairness over its whole life in both forms.
 
     ``outcome``: completed | cancelled | failed (a job of it was given up). ``contention`` is N_avg, ``capacity`` R_C
     averaged likewise. ``jct`` is all of its time; rho leaves out what its user held it.
@@ -632,7 +633,7 @@ TOLERANCE = 1e-9
 
 
 def agrees(logged: Command, drawn: Command | None, *, exactly: bool = True) -> bool:
-    """Whether a logged command is the one that is drawn now.
+    """True if a logged command is the one that is drawn now.
 
     Parameters
     ----------

@@ -42,7 +42,7 @@ class Ahead:
         return out
 
     def of(self, rows: Int) -> Ahead:
-        """The same of these rows, in this order."""
+        """The forecast of these rows, in this order."""
         at = [np.arange(self.ptr[j], self.ptr[j + 1]) for j in rows.tolist()]
         flat = np.concatenate([*at, np.zeros(0, dtype=np.int64)]).astype(np.int64)
         return Ahead(

@@ -80,7 +80,7 @@ _FLAT = (
 
 
 def is_record(record: Record) -> bool:
-    """Whether it belongs into the log: no machinery, and no answer that only asks for bids."""
+    """True if it belongs into the log: no machinery, and no answer that only asks for bids."""
     return type(record) in _ENCODERS and not (type(record) is Allocated and isinstance(record.solved.answer, Ask))
 
 
@@ -173,7 +173,7 @@ class LogWriter:
             self._file.write(encode(time, record, self.rows) + b"\n")
 
     def close(self) -> None:
-        """Everything is on disk."""
+        """Flush and close the file."""
         self._file.close()
         self._raw.close()
 
@@ -185,7 +185,7 @@ class LogWriter:
 
 
 def read_log(path: str | Path) -> Iterator[tuple[Seconds, Record]]:
-    """Every (time, record) of a log, first its header.
+    """All (time, record) pairs of a log, its header first.
 
     Raises
     ------
@@ -200,7 +200,7 @@ def read_log(path: str | Path) -> Iterator[tuple[Seconds, Record]]:
 
 
 def read_lines(path: str | Path) -> Iterator[tuple[int, Fields]]:
-    """Every line of a log as (line number, parsed fields), for readers that want few kinds; raises as ``read_log``."""
+    """All lines of a log as (line number, parsed fields), for readers of few kinds; raises as ``read_log``."""
     number = 0
     try:
         with gzip.open(path, "rb") if Path(path).suffix == ".gz" else open(path, "rb") as file:

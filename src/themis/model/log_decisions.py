@@ -46,7 +46,7 @@ def write_allocated(out: Fields, record: Allocated, rows: int) -> None:
 
 
 def read_allocated(d: Fields) -> Allocated:
-    """The decision of its fields; raises KeyError, TypeError or ValueError where they are none."""
+    """The decision of its fields; raises KeyError, TypeError or ValueError if they are malformed."""
     answer, proof = _read_answer(d["answer"]), _read_proof(d.get("proof", {}))
     return Allocated(version=d["version"], solved=Solved(answer=answer, proof=proof))
 
@@ -127,7 +127,7 @@ def _write_answer(answer: Answer) -> Fields:
 
 
 def _once(column: Any) -> Any:
-    """A column whose rows are all alike, as one number."""
+    """A constant column as one number."""
     return column[0].item() if len(column) and (column == column[0]).all() else column
 
 

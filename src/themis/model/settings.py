@@ -8,7 +8,7 @@ from themis.errors import InputError, UnknownName
 from themis.model.units import Seconds
 
 BETWEEN = ("apps", "users", "groups")
-"""Units of fairness: who has equal shares, but for weights."""
+"""Units of fairness: entities with equal shares, up to their weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,10 +21,10 @@ class Settings:
     shortest_lease_s : leases shorten down to this while apps wait for their first GPUs, and their ends are spread (decision 21);
         0, the default, as in the Themis paper: every lease has one length. A start should cost a small part of it.
     container_s : cost of a real change of GPUs (§6.2.3: 35 s median); the model's checkpoint cost comes on top.
-    gather_s : what happens within so long is decided on together; jobs that end alike end a little apart in real life.
+    gather_s : events within this time are decided on together; equal jobs end a little apart in real life.
     checkpoint_every_s : a crash loses at most the work since the last multiple of it.
     between : unit of fairness, apps (the papers'), users or groups; decision 0020.
-    renew_idle : GPUs that a policy's answer leaves to nobody go on serving: leases that end there are renewed, and waiting jobs
+    renew_idle : leases that end on GPUs which a policy leaves free are renewed, and waiting jobs
         that fit get the rest (decision 21). False: as before there was this rule.
     validate : check every invariant after every step (tests).
     """

@@ -57,14 +57,14 @@ class Deferred:
         self.value: object = None
 
     def of(self, columns: Snapshot) -> object:
-        """The column; computed for whoever reads it first."""
+        """The column; computed on first access."""
         if self.value is None:
             self.value = self.make(columns)
         return self.value
 
 
 class Kind(IntEnum):
-    """How an app's jobs hang together, for finish-time fairness.
+    """Relation between an app's jobs, for finish-time fairness.
 
     A bag is also what curve stopping leaves of an app at any time: jobs that run to the end, as far as is known.
     Halving is every sweep in rungs, Hyperband's included.
@@ -80,7 +80,7 @@ class Snapshot:
     """Columns over apps A, jobs J, GPU types K, machines N, GPUs G and sweep phases P (``model.snapshot_columns.AXES``).
 
     A column is one line here and its filling in ``core.take_snapshot``. Those with a default are filled where they are asked for.
-    Times are absolute but for lengths; infinite where there is none.
+    Times are absolute, except lengths; infinite where there is none.
 
     Where fairness is between users or groups, ``app_weight`` is the app's part of its user's (decision 0020) and the columns
     ``unit_received``, ``unit_entitled`` and ``unit_rate`` are there: a user's account begins when the first of its present apps
@@ -188,12 +188,12 @@ class Snapshot:
 
     @property
     def app_elapsed(self) -> Float:
-        """Seconds since each app arrived, but for those that its user held it."""
+        """Seconds since each app arrived, without the time on hold by its user."""
         return self.now - self.app_arrival - self.app_away
 
     @cached_property
     def weighted(self) -> bool:
-        """Whether the apps' weights differ."""
+        """True if the apps' weights differ."""
         return self.apps > 0 and bool((self.app_weight != self.app_weight[0]).any())
 
     @cached_property
@@ -253,7 +253,7 @@ class Snapshot:
     if not TYPE_CHECKING:  # columns are attributes; a misspelt one is still found
 
         def __getattr__(self, name: str) -> Any:
-            """A column that was deferred: asked for only where the picture has no such attribute yet."""
+            """A deferred column: Python calls this only if the snapshot has no such attribute yet."""
             deferred: Mapping[str, Deferred] = self.__dict__.get("_deferred", {})
             if name not in deferred:
                 raise AttributeError(f"a snapshot has no attribute {name!r}")
@@ -261,13 +261,13 @@ class Snapshot:
             return value
 
     def _complete(self) -> Snapshot:
-        """With every deferred column computed: from columns as they are, before any of them changes."""
+        """Copy with every deferred column computed from the present columns, before any of them changes."""
         for name in self.__dict__.get("_deferred", {}):
             getattr(self, name)
         return self
 
     def having(self, **columns: object) -> Snapshot:
-        """The same picture but for these columns: ``dataclasses.replace`` in a tenth of its time."""
+        """Copy with these columns replaced: ``dataclasses.replace`` in a tenth of its time."""
         self._complete()
         assert columns.keys() <= self.__dict__.keys()
         out = self._copy()
@@ -283,7 +283,7 @@ class Snapshot:
         return out
 
     def __getstate__(self) -> dict[str, Any]:
-        """Columns alone go to other processes; the rest can be computed there."""
+        """Send only the columns to other processes; the rest can be computed there."""
         names = columns_of(Snapshot)
         return {name: value for name, value in self._complete().__dict__.items() if name in names}
 
@@ -305,5 +305,5 @@ class Snapshot:
 
 @cache
 def _optional() -> Mapping[str, object]:
-    """Columns that may be missing, and what stands for them."""
+    """Optional columns, and their substitutes."""
     return {f.name: f.default for f in fields(Snapshot) if f.default is not MISSING}

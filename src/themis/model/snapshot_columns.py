@@ -1,7 +1,7 @@
 """Descriptions of columns: axes and unit, which also says how a column scales with the unit of time.
 
-A class of columns is a dataclass whose fields are ``Annotated`` with a ``Column``. Whatever treats columns alike reads this:
-the conformance kit's relabelling and rescaling, and the reference of the documentation.
+A class of columns is a dataclass whose fields are ``Annotated`` with a ``Column``. Code that treats all columns the
+same way reads this: the conformance kit's relabelling and rescaling, and the reference of the documentation.
 """
 
 from __future__ import annotations

@@ -21,13 +21,13 @@ from themis.errors import InputError, UnknownName
 from themis.model.units import Bool, Float, Int, Locality, Seconds
 
 DEFAULT_SLOWDOWN = (1.0, 1.0, 1.1, 1.3)
-"""Slot, machine, rack (cross-machine), cross-rack, for models that nobody has profiled (Themis footnote 3)."""
+"""Slot, machine, rack (cross-machine), cross-rack, for unprofiled models (Themis footnote 3)."""
 
 ASSUMPTION = "assumption"
-"""How the source of a profile begins whose figures nobody measured."""
+"""Prefix of the source of a profile with unmeasured figures."""
 
 ANY_TYPE = "*"
-"""A curve under this GPU type serves every type that has none of its own."""
+"""GPU type of a curve that serves all types without a curve of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +71,11 @@ class Curve:
         return self.rate[0] / self.gpus[0]
 
     def measured(self, gpus: int) -> bool:
-        """Whether the count lies within those that were measured."""
+        """True if the count lies within those that were measured."""
         return self.gpus[0] <= gpus <= self.gpus[-1] and gpus not in self.barred
 
     def _barred(self, count: Float) -> Bool:
-        """Whether the nearest measured count below or above is one of those that were measured as 0."""
+        """True if the nearest measured count below or above is one of those that were measured as 0."""
         known = np.array(sorted({*self.gpus, *self.barred}), dtype=np.float64)
         zero = np.isin(known, np.array(self.barred, dtype=np.float64))
         below = np.clip(np.searchsorted(known, count, side="right") - 1, 0, len(known) - 1)
@@ -93,7 +93,7 @@ class Profile:
     curves : (GPU type or ``ANY_TYPE``, batch size or 0 for any) -> curve.
     slowdown : divisor of the rate at each of the four localities, rising, the first usually 1.
     checkpoint_s : seconds to write and read a checkpoint.
-    beside : share of its rate that a job keeps while another shares its GPUs (Gavel §3.1): by GPU type or
+    beside : share of its rate that a job keeps while another job shares its GPUs (Gavel §3.1): by GPU type or
         ``ANY_TYPE``, own batch or 0 for any, the other's model, and its batch or 0. Missing or 0: the two cannot share.
     source : where the figures come from; assumptions begin with that word.
     barred : (GPU type, batch size) that was measured as 0 on every gang: the model does not fit.
@@ -121,7 +121,7 @@ class Profile:
             )
 
     def share_beside(self, gpu_type: str, batch: int, partner: tuple[str, int]) -> float:
-        """Share of its rate kept beside a partner (model, batch), by the most specific entry; 0 where they cannot share."""
+        """Share of its rate kept with a partner (model, batch), by the most specific entry; 0 where sharing fails."""
         model, other = partner
         for key in ((k, b, model, o) for k in (gpu_type, ANY_TYPE) for b in (batch, 0) for o in (other, 0)):
             if key in self.beside:
@@ -154,7 +154,7 @@ class Profile:
         return min(sizes, key=lambda size: (abs(math.log(size / batch)), -size), default=0)
 
     def is_assumed(self, gpu_type: str, batch: int, gpus: int) -> bool:
-        """Whether nobody measured the speed: its source is an assumption, or the batch size or the gang is beyond what was.
+        """True if the speed is unmeasured: an assumption, or for a batch size or a gang beyond the measurements.
 
         A speed of 0 is never assumed. A profile that serves any type is taken to scale linearly.
         """
@@ -235,7 +235,7 @@ class ProfileBook:
     def get(self, model: str) -> Profile:
         """The profile of a model, or UnknownName."""
         if model not in self.profiles:
-            # Those of single apps, USER/APP, are nobody else's, and may be thousands.
+            # Tables of single apps, USER/APP, belong to one app each and may be thousands.
             raise UnknownName("model", model, [name for name in self.profiles if "/" not in name])
         return self.profiles[model]
 
@@ -248,7 +248,7 @@ class ProfileBook:
         locality: Locality,
         partner: tuple[str, int] | None = None,
     ) -> float:
-        """Steps/s of one gang, beside a partner (model, batch) if given; 0 where the model cannot run on the type."""
+        """Steps/s of one gang, with a partner (model, batch) if given; 0 where the model cannot run on the type."""
         profile = self.get(model)
         curve = profile.curve(gpu_type, batch)
         if curve is None or gpus < 1:
@@ -340,7 +340,7 @@ def _no_speed(profile: Profile, batch: int, gpu_types: tuple[str, ...]) -> str:
 
 
 def relearned(speeds: Speeds, book: ProfileBook, model: str, gpu_types: tuple[str, ...]) -> Speeds:
-    """The table after a model's profile changed: its rows anew, in the units of before."""
+    """The table after a model's profile changed: its rows are recomputed in the units of before."""
     rows = {config: m for config, m in speeds.index.items() if config[0] == model}
     if not rows:
         return speeds

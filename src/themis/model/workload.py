@@ -123,7 +123,7 @@ class Rung:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Halving:
-    """Successive halving (Themis §4.3.2): after each rung only the best jobs of the next rung's number go on."""
+    """Successive halving (Themis §4.3.2): after each rung only the best jobs, up to the next rung's size, continue."""
 
     rungs: tuple[Rung, ...]
 
@@ -146,7 +146,7 @@ class Halving:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hyperband:
-    """Hyperband: brackets of successive halving beside each other, each with jobs of its own (Themis §4.3.2, its [21]).
+    """Hyperband: parallel brackets of successive halving, each with jobs of its own (Themis §4.3.2, its [21]).
 
     The app's jobs belong to the brackets in order: the first bracket has the first jobs, as many as its first rung.
     Survivors of a rung are chosen within the bracket; the app ends when all its brackets have.
@@ -169,7 +169,7 @@ class CurveStopping:
     Attributes
     ----------
     check_steps : steps between two reports, above 0.
-    keep : so many of the app's jobs, those forecast to end best, are never stopped; at least 1.
+    keep : this many of the app's jobs, those forecast to end best, are never stopped; at least 1.
     confidence : in [0.5, 1); HyperDrive calls a job poor below a probability of 5 %.
     warmup : reports before a job's curve is extrapolated; at least 4, one more than the curve has parameters.
     noise : standard deviation of simulated reports, as a share of the loss; 0 or more. An assumption.
@@ -224,7 +224,7 @@ class App:
     weight: float = 1.0
     deadline: Seconds | None = None
     at_once: int = 0
-    """Most of its jobs that may run at once; 0 is no limit."""
+    """Maximum number of concurrently running jobs; 0 is no limit."""
 
     def __post_init__(self) -> None:
         if self.at_once < 0:
@@ -283,7 +283,7 @@ class Workload:
     name: str
     apps: tuple[App, ...]
     source: str = ""
-    """Where it came from: a file, or a generator with its parameters and seed."""
+    """Source of the workload: a file, or a generator with its parameters and seed."""
     users: tuple[User, ...] = field(default=())
     groups: tuple[Group, ...] = field(default=())
     notes: tuple[str, ...] = field(default=(), compare=False)

@@ -19,7 +19,7 @@ _ROUGH = 1e-2
 """Relative complementarity at which a rough solve ends."""
 
 _PIVOTS, _ROWS, _NO_LIMIT = 3, 400, 2**31 - 1
-"""Pivots from the last basis, for each row but for so many rows at least, after which a program is solved from nothing."""
+"""Limit of pivots from the last basis, per row, with a minimum of rows; beyond it a program is solved from scratch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -125,7 +125,7 @@ class ColumnProgram:
         sides[rows] = low
 
     def drop(self, may: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Delete those of these columns, shape [X], that are not in the basis; the mask of what was deleted."""
+        """Delete those of these columns, shape [X], that are not in the basis; returns the mask of deleted ones."""
         basic = highspy.HighsBasisStatus.kBasic
         gone = np.asarray(may & np.array([status != basic for status in self._highs.getBasis().col_status]))
         at = np.flatnonzero(gone).astype(np.int32)
@@ -135,7 +135,7 @@ class ColumnProgram:
         return gone
 
     def refresh(self) -> None:
-        """Forget what is left of earlier solves but for the basis: the next one factors it anew, without their rounding."""
+        """Discard the state of earlier solves except the basis: the next one factors it again, without old rounding."""
         basis = self._highs.getBasis()
         self._highs.clearSolver()
         self._highs.setBasis(basis)

@@ -158,7 +158,7 @@ class _Barrier:
         return self.welfare + scale * (float(np.log(self.amount).sum()) + float(np.log(self.slack).sum()))
 
     def settle(self, scale: float) -> None:
-        """To the maximum for this weight of the logs."""
+        """Find the maximum for this weight of the logs."""
         for _ in range(60):
             pull = self.budget / self.utility
             slope = pull @ self.worth + scale / self.amount - (scale / self.slack) @ self.use
@@ -172,7 +172,7 @@ class _Barrier:
             self._search(step, rise, scale)
 
     def _search(self, step: Float, rise: float, scale: float) -> None:
-        """As much of the step as stays inside and raises the value."""
+        """The largest part of the step that stays inside and raises the value."""
         before, start, length = self._value(scale), self.amount, 1.0
         sinks, drains = step < 0, self.use @ step
         if sinks.any():

@@ -1,4 +1,4 @@
-"""The mixture of columns whose largest entry is least: a matrix game, by HiGHS and by a simplex method for few rows.
+"""The mixture of columns with the smallest largest entry: a matrix game, by HiGHS and by a simplex method for few rows.
 
     minimise u;   sum_i w_i use[i, m] <= u for each row m;   sum_i w_i = 1;   w >= 0
 
@@ -89,7 +89,7 @@ class MatrixGame:
             return False
 
     def _begin(self, basis: list[int]) -> None:
-        """By default the basis of the first column alone."""
+        """Initial basis: by default of the first column alone."""
         if not basis:
             top = int(np.argmax(self.use[0]))
             basis = [0, *(m - self.rows for m in range(self.rows) if m != top)]
@@ -122,7 +122,7 @@ class MatrixGame:
             return self._by_program()
 
     def _by_program(self) -> tuple[float, Floats, Floats]:
-        """Columns that differ by rounding alone can keep the small simplex from its end."""
+        """Columns that differ only by rounding can keep the small simplex from terminating."""
         return GameProgram(self.use).solve()
 
     def _improve(self) -> tuple[float, Floats, Floats]:

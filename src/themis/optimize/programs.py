@@ -99,7 +99,7 @@ def solve(
     seconds
         Wall time after which to stop with the best point found.
     seed
-        Of HiGHS' own choices; equal seeds search alike.
+        Of HiGHS' own choices; equal seeds search equally.
 
     Raises
     ------

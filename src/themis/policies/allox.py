@@ -38,7 +38,7 @@ class Allox(SharePolicy):
 
     @property
     def pace(self) -> Cadence:
-        """Rounds; with a filter every round is decided again, since who had least changes by the round."""
+        """Rounds; with a filter every round is decided again, because the worst-off apps change with each round."""
         every = None if self.alpha < 1 else self.resolve_interval
         return Cadence(self.round_s, every, self.backfill, spare=self.spare)
 

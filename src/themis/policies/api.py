@@ -35,16 +35,16 @@ class Granularity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cadence:
-    """When a policy is asked: whenever GPUs are free, or (with ``round_s``) also at every round's boundary.
+    """Times of a policy's decisions: whenever GPUs are free, or (with ``round_s``) also at every round's boundary.
 
     Attributes
     ----------
-    resolve_interval : time shares stay in force until jobs or machines come or go, and at least so many seconds; None:
-        the policy is asked anew for every decision.
-    backfill : GPUs that fall free in mid-round are given out at once, not at the round's end.
+    resolve_interval : time shares stay in force until jobs or machines come or go, and for at least this many seconds;
+        None: the policy is asked again for every decision.
+    backfill : GPUs that fall free in mid-round are allocated immediately, not at the round's end.
     replan_on_regime : a job's change of speed ends the plan in force (Shockwave §7, reactive); otherwise it goes on (lazy).
-    spare : GPUs that the answer gives to nobody go to jobs that wait, and leases that end on them are renewed; of time shares
-        that counts on nobody's account. False: the policy leaves GPUs idle on purpose.
+    spare : GPUs that the answer leaves free go to jobs that wait, and leases that end on them are renewed; of time
+        shares that is charged to no job. False: the policy leaves GPUs idle on purpose.
     """
 
     round_s: Seconds | None = None
@@ -67,8 +67,8 @@ ON_FREE_GPUS = Cadence()
 class Workbench:
     """Caches that may be dropped at any moment without changing a decision; owned by the caller, never by the policy.
 
-    ``seconds`` : the live service only: after about so long a search should stop with the best answer found and its proven
-    gap. Infinite in simulations, whose searches are bounded by work.
+    ``seconds`` : the live service only: after about this time a search should stop with the best answer found and its
+    proven gap. Infinite in simulations, whose searches are bounded by work.
     """
 
     caches: dict[str, Any] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class Policy(Protocol):
 
     @property
     def pace(self) -> Cadence:
-        """When it is asked."""
+        """Times of its decisions."""
         ...
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
@@ -141,7 +141,7 @@ def policy_class(name: str) -> type[Policy]:
         raise UnknownName("policy", name, points, hint=f"{INSTALL_AGAIN} (entry points of the group {GROUP}).")
     try:
         loaded: type[Policy] = points[name].load()
-    except Exception as error:  # a plug-in may fail in any way; whoever installed it needs its name
+    except Exception as error:  # a plug-in may fail in any way; the person who installed it needs its name
         if name in BUILT_IN:
             raise
         raise InputError(
@@ -191,7 +191,7 @@ def forecaster_of(policy: Policy) -> Forecaster:
 
 
 def check_types(policy: Policy, gpu_types: Sequence[str]) -> None:
-    """Ask a policy whose parameters name GPU types whether the cluster has them; it may have a method of this name.
+    """Ask a policy whose parameters name GPU types to check them against the cluster; this method is optional.
 
     Raises
     ------

@@ -47,7 +47,7 @@ class Baseline:
 
     @property
     def pace(self) -> Cadence:
-        """On free GPUs."""
+        """Decide whenever GPUs are free."""
         return ON_FREE_GPUS
 
     @abstractmethod
@@ -62,7 +62,7 @@ class Baseline:
 
 
 def each_job_an_app(s: Snapshot) -> Snapshot:
-    """The same picture with each job as an app of its own, whose id is the job's: rows [A] become rows [J].
+    """The same state with each job as an app of its own, whose id is the job's: rows [A] become rows [J].
 
     A job has its app's weight, user and arrival, its own work and the GPU time that it got itself. What its app may still
     start later is not known to it.

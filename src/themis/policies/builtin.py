@@ -44,4 +44,4 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "proportional": "themis.policies.proportional:Proportional",
     }
 )
-"""Module and class of each policy; a policy's module is loaded when the policy is asked for."""
+"""Module and class of each policy; a policy's module is loaded on first use."""

@@ -22,11 +22,11 @@ from themis.policies.placement.packing import narrowest
 from themis.policies.shares import problem_of, work_left
 
 ASSIGNED = 200
-"""Jobs that are assigned together, shortest first; then all that got nothing take what is left, each its fastest type."""
+"""Number of jobs that are assigned together, shortest first; all others then take the rest, each its fastest type."""
 
 
 def types_differ(s: Snapshot) -> bool:
-    """Whether GPUs of several types are in service."""
+    """True if GPUs of several types are in service."""
     return len(np.unique(s.machine_type[s.machine_gpus > 0])) > 1
 
 
@@ -50,7 +50,7 @@ def by_type(s: Snapshot, first: Int) -> Solved:
     problem, left = problem_of(s), work_left(s)
     standing = s.job_expiring > 0
     stays = np.zeros_like(problem.rate)
-    # A job that changes its type starts anew.
+    # A job that changes its type restarts.
     stays[standing, s.job_gpu_type[standing]] = s.restart_s / s.lease_s
     rate = problem.rate * (1.0 + stays)
     free = np.bincount(s.machine_type, weights=s.free, minlength=len(s.gpu_types)).astype(np.float64)

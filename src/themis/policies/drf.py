@@ -32,7 +32,7 @@ class Drf:
 
     @property
     def pace(self) -> Cadence:
-        """On free GPUs."""
+        """Decide whenever GPUs are free."""
         return ON_FREE_GPUS
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
@@ -54,12 +54,13 @@ class Drf:
 def _fill(s: Snapshot, queue: Int, left: int) -> tuple[list[tuple[int, list[int]]], bool]:
     """Gangs for each app, least share first, and whether a gang larger than all ``left`` GPUs is due first."""
     demands: dict[int, Demand] = {}
-    ready: dict[int, Demand] = {}  # of apps whose turn may come: arrays are made for many of them together
+    ready: dict[int, Demand] = {}  # rows of apps whose turn may come: arrays are made for many of them together
     turns, lone = Turns.of(s, by_received=True), s.once(_only_gang, _only_gang)
     given, gang = turns.keys(queue, s.app_held[queue]), lone[queue]
-    keys = given.T if s.weighted else given.T[1:3]  # the others are alike
+    keys = given.T if s.weighted else given.T[1:3]  # the others are equal
     order = np.lexsort((s.app_arrival[queue], *keys[::-1]))
-    # Bursts leave hundreds of apps whose only gang is larger than what is free: all that matters is if one comes first.
+    # Bursts leave hundreds of apps whose only gang is larger than the free GPUs: only whether one of them comes first
+    # matters.
     due = _Queue(s, queue, given, order[gang[order] > left]).first()
     line = _Queue(s, queue, given, order[gang[order] <= left])
     starving, allocated = False, False
@@ -125,14 +126,14 @@ class _Queue:
         return back
 
     def pop(self) -> Key | None:
-        """The least key, which goes."""
+        """Remove and return the smallest key."""
         key = self.first()
         if self.made and key is self.made[-1]:
             return self.made.pop()
         return heapq.heappop(self.back) if self.back else None
 
     def coming(self) -> list[int]:
-        """Rows of the apps that are next, but for those that were put back."""
+        """Rows of the next apps, without those that were put back."""
         return [key[-1] for key in reversed(self.made)]
 
     def push(self, key: Key) -> None:

@@ -1,12 +1,13 @@
 """Fair finish: nobody finishes later than on their own share of the cluster, and the time to spare finishes others sooner.
 
 Each app has a due: when it finishes in the reference, a virtual cluster of weighted equal shares (``core.reference``). Apps that
-cannot wait a lease longer and keep their due, or have lost it, are served in the order of their dues: whoever serves in the
-order in which a fair reference finishes ends nobody later than it does (Friedman and Henderson, SIGMETRICS 2003). An app that
-can use few GPUs and has no time of its own left goes before all that have more work, whatever their dues: no GPU that it gets
-later makes up for one that it lacks now. Then come apps whose own critical path is about as long as the time to the horizon, an
-instant that arrivals alone move, least slack first: they take no GPUs from an app that needs them for its due. All other GPUs go
-to the apps with the least work left, each on the GPU type that suits all of them best (``by_type``).
+cannot wait a lease longer and keep their due, or have lost it, are served in the order of their dues: a server in the
+order in which a fair reference finishes completes no app later than it does (Friedman and Henderson, SIGMETRICS 2003).
+An app that can use few GPUs and has no time of its own left goes before all that have more work, whatever their dues:
+no GPU that it gets later makes up for one that it lacks now. Then come apps whose own critical path is about as long as
+the time to the horizon, an instant that arrivals alone move, least slack first: they take no GPUs from an app that
+needs them for its due. All other GPUs go to the apps with the least work left, each on the GPU type that suits all of
+them best (``by_type``).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class FairFinish:
 
     Parameters
     ----------
-    starts : while apps wait, leases shorten to so many times what a start costs, 0 to 1000, where the settings have no
+    starts : while apps wait, leases shorten to this multiple of a start's cost, 0 to 1000, where the settings have no
         ``shortest_lease_s``; 0: leases have one length. On several GPU types they always have (``by_type``). Decision 69.
     """
 
@@ -55,7 +56,7 @@ class FairFinish:
 
     @property
     def pace(self) -> Cadence:
-        """On free GPUs."""
+        """Decide whenever GPUs are free."""
         return ON_FREE_GPUS
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
@@ -96,7 +97,7 @@ def work_left(s: Snapshot) -> Float:
 
 
 def as_it_turned_out(s: Snapshot, left: Float, due: Float, alone: Float) -> tuple[Float, Float, Float]:
-    """The same three columns, but for apps whose work was believed far too small: their contract does not cover what they need.
+    """The same three columns, without apps whose work was far underestimated: their contract covers too little.
 
     An app whose present jobs had all GPU time that their believed work takes at the worst placement, and run on, is taken to need
     as much again as they had. On its own share that takes longer in proportion, and so its due is later: it never gets more than
@@ -131,7 +132,7 @@ def _covered(s: Snapshot) -> Float:
         / slowest
     )
     start = s.restart_s + s.speeds.checkpoint_s[config]
-    # Of a job that runs on no type that there is, nothing is known.
+    # Nothing is known of a job that runs on no type in the cluster.
     out: Float = np.where(np.isfinite(slowest), (work + s.job_gpus_max * start) * (1.0 + DOUBT) * STARTING, np.inf)
     return out
 
@@ -143,15 +144,14 @@ def cannot_wait(s: Snapshot, left: Float, due: Float, alone: Float) -> Bool:
 
     Parameters
     ----------
-    left : [A], GPU-seconds. ``due`` : [A], seconds from now; below 0 where it has passed, infinite where there is none.
+    left : [A], GPU-seconds. ``due`` : [A], seconds from now; below 0 where it has passed, infinite if there is none.
     alone : [A], seconds that each app has left on all GPUs that it can use, of the type that runs it best.
     """
     known = np.isfinite(due)
     kept = known & (due >= alone)
     # An app that stands still in the reference, because no GPU that it runs on is in service, has no due.
     slack = np.where(known, -np.inf, np.inf)
-    # Apps past saving stretch nobody's due.
-    # Without work left any width does.
+    # Apps that miss their promised finish in any case extend no other app's. Without work left any width does.
     width = np.divide(left, alone, out=np.ones_like(left), where=(left > 0) & (alone > 0))
     slack[kept] = fluid.slack(left[kept], width[kept], due[kept], float(s.machine_gpus.sum()))
     out: Bool = slack < s.lease_s + s.restart_s
@@ -159,7 +159,7 @@ def cannot_wait(s: Snapshot, left: Float, due: Float, alone: Float) -> Bool:
 
 
 def in_time(s: Snapshot, left: Float, due: Float, alone: Float, urgent: Bool) -> Float:
-    """[A], the dues by which urgent apps are served: earlier than its own for an app that has no time of its own left.
+    """[A], the dues by which urgent apps are served: earlier than the app's own one if it has no time left itself.
 
     Such an app counts as due with the first urgent app that has at least as much work. While an app that can use a part ``c`` of
     all GPUs waits a lease, ``1 - c`` of the lease is time that no number of GPUs makes up for. Where all apps can use all GPUs,

@@ -45,7 +45,7 @@ _Kind = tuple[int, int, tuple[int, ...]]
 
 
 class _Next(NamedTuple):
-    """An app's next gang: fewest and most GPUs, and the fewest GPUs of all its other waiting jobs together."""
+    """An app's next gang: its minimum and maximum GPUs, and the sum of the minima of the app's other waiting jobs."""
 
     low: int
     high: int
@@ -69,9 +69,9 @@ class _Greedy:
         self.arrival: list[float] = snapshot.app_arrival.tolist()
         self.config: list[int] = snapshot.job_config[snapshot.job_ptr[:-1]].tolist()
         self.scores: dict[tuple[int, Locality], float] = {}
-        """By model and locality."""
+        """Scores by model and locality."""
         self.kinds: dict[tuple[int, int], _Kind] = {}
-        """By app and gang."""
+        """Kinds by app and gang."""
         self.places: dict[_Kind, tuple[Counts, Locality] | None] = {}
         """Best places now."""
         self.fresh: dict[int, _Bid] = {}
@@ -80,10 +80,10 @@ class _Greedy:
     def solve(self) -> Solved:
         """Deal the best-placed gang again and again.
 
-        Scores of rigid gangs only fall as GPUs are dealt, so an app's old key is a bound: whoever is still first after
-        its key was brought up to date is first of all (lazy greedy), and few apps are looked at twice. An elastic gang
-        that shrinks with what is left may be placed better than its old key says; it is then dealt a little later.
-        Of apps that are alike only the first stands in the heap; where it has no place, neither have the others.
+        Scores of rigid gangs only fall as GPUs are dealt, so an app's old key is a bound: an app that is still first
+        after its key was brought up to date is first of all (lazy greedy), and few apps are looked at twice. An elastic
+        gang that shrinks with what is left may be placed better than its old key says; it is then dealt a little later.
+        Of equal apps only the first stands in the heap; where it has no place, neither have the others.
         """
         allocator = self.allocator
         queue_of = {queue[-1]: queue for queue in self.alike}
@@ -141,7 +141,7 @@ class _Greedy:
         return (-self._score(a, found[1]), -size, turn, self.arrival[a], a), found
 
     def _gang(self, gang: _Next, left: int) -> int:
-        """An elastic job asks for all it can use of what is left, once the app's other jobs have their smallest gang."""
+        """An elastic job asks for all that it can use beyond the smallest gangs of the app's other jobs."""
         low, high, others = gang
         if low > left:
             return 0
@@ -195,7 +195,7 @@ def _next_gangs(s: Snapshot, apps: Int) -> list[_Next]:
 
 
 def _alike(s: Snapshot, turns: Turns) -> list[list[int]]:
-    """Waiting apps whose only waiting job asks for the same, last first; every other app is alone."""
+    """Waiting apps whose only waiting job has the same request, last first; every other app is its own group."""
     rows = np.flatnonzero(s.job_held == 0)
     apps, first, waiting = np.unique(s.job_app[rows], return_index=True, return_counts=True)
     expiring = np.bincount(s.job_app, weights=s.job_expiring, minlength=s.apps)[apps] > 0
@@ -204,7 +204,7 @@ def _alike(s: Snapshot, turns: Turns) -> list[list[int]]:
     wants = np.column_stack(
         [s.job_gpus_min[job], s.job_gpus_max[job], s.job_config[s.job_ptr[apps]], s.job_allowed[job]]
     )
-    # Apps that are not alike get a number of their own.
+    # Apps that differ get a number of their own.
     wants = np.column_stack([wants, np.where(single, -1, apps)])
     turn = turns.keys(apps, s.app_held[apps])
     order = np.lexsort((-apps, -s.app_arrival[apps], *-turn.T[::-1], *wants.T[::-1]))

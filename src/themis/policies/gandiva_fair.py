@@ -23,6 +23,6 @@ class GandivaFair(SharePolicy):
     tickets_by_size: bool = False
 
     def allocate(self, snapshot: Snapshot, problem: Problem) -> Shares:
-        """By trades."""
+        """Allocate by trades."""
         tickets = weights(snapshot) * (problem.gpus if self.tickets_by_size else 1.0)
         return gandiva_fair(problem, tickets)

@@ -35,7 +35,7 @@ class GandivaPacking:
 
     @property
     def pace(self) -> Cadence:
-        """Rounds; GPUs that nobody is owed do not idle while a job waits."""
+        """Rounds; GPUs beyond all entitlements do not idle while a job waits."""
         return Cadence(self.round_s, 0.0)
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
@@ -54,6 +54,6 @@ class GandivaPacking:
 
 
 def _unit_hash(seed: int, job: int) -> float:
-    """A number in [0, 1) that depends on both alone."""
+    """A number in [0, 1) that depends on both arguments alone."""
     digest = hashlib.blake2b(f"{seed}/{job}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64

@@ -1,6 +1,6 @@
 """Finish-time fairness without the auction: the app with the worst rho takes its whole demand.
 
-What other projects' comparisons call Themis. There are no bids, so nobody's gain is weighed against another's loss, and
+What other projects' comparisons call Themis. There are no bids, so no app's gain is weighed against another's loss, and
 no payments; against ``themis`` it shows what the auction of Themis (NSDI'20, §3.3) is worth. Worst first is the rule that
 the paper itself starts from and improves on (§3.1.2 and its filter with f = 1).
 """
@@ -35,7 +35,7 @@ class GreedyFinishTime:
 
     @property
     def pace(self) -> Cadence:
-        """On free GPUs."""
+        """Decide whenever GPUs are free."""
         return ON_FREE_GPUS
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:

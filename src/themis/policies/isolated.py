@@ -47,7 +47,7 @@ class Isolated:
         on = s.job_allowed * in_service
         x = (each / gpus)[:, None] * on / np.maximum(on.sum(axis=1, keepdims=True), 1e-9)
         x = np.clip(x, 0.0, 1.0)
-        # Apps that may use some types only can ask more of these than there is: there they all get less, alike.
+        # Apps that may use only some types can demand more of these than exist: there they all get equally less.
         x *= np.minimum(in_service / np.maximum(gpus @ x, 1e-9), 1.0)
         combos: Int = np.stack([s.job_id, np.full(s.jobs, NONE)], axis=1)
         return Solved(answer=TimeShare(combos=combos, gpus=gpus, x=x, round_s=self.round_s))
@@ -66,7 +66,7 @@ def _water_fill(left: Float, most: Float, app: Int, gpus: Float) -> Float:
         of = app[at]
         first = np.flatnonzero(np.diff(of, prepend=NONE))
         number = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(at))))
-        # A zero before each app's jobs: sums are then those of the apps' jobs alone, to the last bit.
+        # A zero before each app's jobs: sums then cover only the apps' jobs, to the last bit.
         total = np.add.reduceat(np.insert(left[at], first, 0.0), first + np.arange(len(first)))
         fair = gpus[of] * left[at] / np.maximum(total, 1e-12)[number]
         full = fair >= most[at]

@@ -1,6 +1,7 @@
 """Max-min fairness over normalised throughput, Gavel's form of least attained service (§4.1).
 
-What the objective leaves over goes to the jobs that can still use it, all growing alike; with space sharing it stays idle.
+What the objective leaves over goes to the jobs that can still use it, all growing equally; with space sharing it stays
+idle.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class MinCost(PairPolicy):
         object.__setattr__(self, "prices", read_prices(self.cost))
 
     def check_types(self, gpu_types: Sequence[str]) -> None:
-        """Every price must be of a type that is there."""
+        """Check that every price is of a type in the cluster."""
         check_prices(self.prices, gpu_types)
 
     def allocate(self, snapshot: Snapshot, problem: Problem) -> Shares:
@@ -59,7 +59,7 @@ class MinCost(PairPolicy):
 
 
 def costs(prices: Mapping[str, float], snapshot: Snapshot) -> Float:
-    """[K], of a GPU of each type; 1 where none is given. Prices of types that are not there, or not yet, count for nothing."""
+    """[K], cost of a GPU of each type; 1 by default. Prices of types that are not in the cluster count for nothing."""
     return np.array([prices.get(name, 1.0) for name in snapshot.gpu_types])
 
 

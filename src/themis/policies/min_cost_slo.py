@@ -2,7 +2,7 @@
 
 Where not all deadlines can be kept, as many as possible are, of equally many those with most slack; jobs whose
 deadline is given up are named in the proof and get what the objective gives them. Differs from the paper: jobs aim at a
-round before their deadline, as far as that costs nobody else's.
+round before their deadline, as far as that costs no other job's deadline.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ class MinCostSlo(PairPolicy):
         object.__setattr__(self, "prices", read_prices(self.cost))
 
     def check_types(self, gpu_types: Sequence[str]) -> None:
-        """Every price must be of a type that is there."""
+        """Check that every price is of a type in the cluster."""
         check_prices(self.prices, gpu_types)
 
     def allocate(self, snapshot: Snapshot, problem: Problem) -> Shares:
-        """Which deadlines first, then the objective."""
+        """Decide on deadlines first, then on the objective."""
         required = required_rate(snapshot)
         kept = keep_deadlines(problem, required).kept
         least = _earlier(problem, np.where(kept, required, 0.0), required_rate(snapshot, self.round_s))
-        # Deadlines that only just fit are met but for a billionth, lest rounding make the program infeasible.
+        # Deadlines that only just fit are relaxed by a billionth, lest rounding make the program infeasible.
         cheapest = cost_ratio if self.printed else cost_adjusted
         found = cheapest(problem, costs(self.prices, snapshot), least * (1 - 1e-9))
         return replace(found, late=(required > 0) & ~kept)
@@ -90,7 +90,7 @@ def _earlier(problem: Problem, least: Float, early: Float) -> Float:
 
 
 def required_rate(s: Snapshot, margin: Seconds = 0.0) -> Float:
-    """[J], throughput from now on that meets the deadline so many seconds before; 0 without one, infinite when it has passed."""
+    """[J], throughput from now on that meets the deadline this many seconds early; 0 without one, infinite after it."""
     time = s.app_deadline[s.job_app] - s.now - margin
     with np.errstate(divide="ignore", invalid="ignore"):
         out: Float = np.where(time > 0, s.job_left / time, np.where(np.isfinite(time), np.inf, 0.0))

@@ -26,7 +26,8 @@ class Ossp:
 
     Attributes
     ----------
-    round_s : length of a round. ``window`` : rounds planned ahead, 1 to 1000. ``backfill`` : use GPUs free in mid-round at once.
+    round_s : length of a round. ``window`` : rounds planned ahead, 1 to 1000. ``backfill`` : use GPUs free in mid-round
+        immediately.
     forecast : see ``themis.fairness.forecasts.rules``; greedy makes it reactive (Shockwave, figure 4).
     """
 
@@ -58,5 +59,5 @@ class Ossp:
         view = View.of(snapshot, self.round_s)
         capacity = int(snapshot.machine_gpus.sum())
         window = view.window(self.window, weight=np.zeros(len(view.rows)), pull=1.0, capacity=capacity)
-        # Those that may turn out longest go first; where two would go on changing places, who runs stays.
+        # The jobs that may turn out longest go first; where two would keep changing places, the running one stays.
         return solved(snapshot, view, window, due=-view.ahead.risk_s, stay=True, effort=Effort(seconds=bench.seconds))

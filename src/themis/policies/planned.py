@@ -19,8 +19,9 @@ from themis.policies.planning.round_window import all_work, columns, needed, win
 from themis.policies.shares import allowances, weights
 
 HANDED_OUT = 20
-"""Rounds of a plan that the core is given: long before they are over something happens, and it is planned anew. So many
-columns of any window are single rounds."""
+"""Rounds of a plan that the core receives: an event long before their end causes a new plan. At most this many columns
+of a window are single rounds.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +40,11 @@ class Effort:
 def solved(
     s: Snapshot, view: View, window: Window, *, due: Float, stay: bool, effort: Effort, scale: float = 1.0
 ) -> Solved:
-    """Counts, their layout, and what is idle now given to who waits; objective and bound are divided by ``scale``.
+    """Counts, their layout, with idle GPUs given to waiting jobs; objective and bound are divided by ``scale``.
 
     Parameters
     ----------
-    due : [J], of two jobs the one with the lower goes first. stay : but whoever runs goes on before either.
+    due : [J], of two jobs the one with the lower goes first. stay : but a running job continues before either.
     """
     counts = best_counts(window, gap=effort.gap, nodes=effort.nodes, seconds=effort.seconds, seed=effort.seed)
     plan = ordered(
@@ -122,7 +123,7 @@ class View:
 
     @classmethod
     def of(cls, s: Snapshot, round_s: Seconds) -> View:
-        """View of the jobs whose gangs fit the GPUs in service."""
+        """Build a view of the jobs whose gangs fit the GPUs in service."""
         size = most_gpus(s)
         rows = np.flatnonzero((size > 0) & (size <= s.machine_gpus.sum()))
         gpus, forecast = size[rows], s.need("ahead")
@@ -158,7 +159,7 @@ class View:
         else:
             run, soon = run.copy(), run[:, 0].copy()
         room = int(s.free.sum())
-        # Who holds GPUs into this round keeps them; of the others, who is next in the plan, then who ran, then who is due.
+        # Jobs that hold GPUs into this round keep them; then come jobs by plan, then by running, then by due.
         first = np.zeros(len(run), dtype=bool)
         for j in np.lexsort((due, ~self.running, ~soon)).tolist():
             if not self.held[j] and self.gpus[j] <= room and (soon[j] or self._worth_a_start(j)):
@@ -171,7 +172,7 @@ class View:
         return self.begin == self.now or self.begin - self.now > self.start_s[j]
 
     def forecast(self, now: Bool, plan: Schedule, window: Window) -> tuple[Float, Float]:
-        """When each job runs next, and when it is forecast to end; ``now`` [J], who runs from this moment on.
+        """Forecast start and end of each job; ``now`` [J], jobs that run from this moment on.
 
         What is left after the window goes on at 1 / N of the time (eq. 9); who has no round in the window starts after it.
         """
@@ -186,7 +187,7 @@ class View:
         starts = begins[first] + self.round_s * (until - rounds)[jobs, first]
         starts = np.where((rounds > 0).any(axis=1), starts, over)
         starts = np.where(self.held | now, self.now, starts)
-        # Whoever starts now trains before the first round, too.
+        # A job that starts now also trains before the first round.
         before = np.where(now, np.maximum(early - self.start_s, 0.0), self.started)
         start_left = np.where(now & (early > 0), np.maximum(self.start_s - early, 0.0), self.start_s)
         trains = np.maximum(np.cumsum(rounds, axis=1) * self.round_s - start_left[:, None], 0.0) + before[:, None]
@@ -201,6 +202,6 @@ class View:
 
 
 def _start_seconds(s: Snapshot) -> Float:
-    """[J], what it costs to start: the container, and to read a checkpoint if there is one."""
+    """[J], cost of a start: the container, and reading a checkpoint if there is one."""
     out: Float = s.restart_s + np.where(s.job_attained > 0, s.speeds.checkpoint_s[s.job_config], 0.0)
     return out

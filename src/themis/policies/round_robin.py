@@ -48,7 +48,8 @@ class RoundRobin:
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
         """Plan the window: in each round, fewest turns per weight first, ties to the lower id.
 
-        Between users or groups the user that is least ahead of its share gives one of its jobs a turn, then whoever is then.
+        Between users or groups the user that is least ahead of its share gives one of its jobs a turn, then the next
+        such user.
         """
         s = snapshot
         capacity = int(s.machine_gpus.sum())
@@ -94,7 +95,7 @@ class _Users:
         return cls(ahead.tolist(), of_job.tolist(), (gpu_seconds * weight.mean() / weight[of_job]).tolist())
 
     def turns(self, rows: Sequence[int], gpus: Int, room: int) -> list[int]:
-        """Jobs that take part in a round with so many GPUs, ``rows`` : in the order in which each user's own jobs come."""
+        """Jobs that take part in a round with this many GPUs, ``rows`` : in the order in which users' own jobs come."""
         waiting: dict[int, deque[int]] = {}
         for j in rows:
             waiting.setdefault(self.unit[j], deque()).append(j)

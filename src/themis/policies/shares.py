@@ -27,14 +27,15 @@ from themis.policies.virtual import virtual
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharePolicy(ABC):
-    """A policy whose answer is time shares, realised in rounds.
+    """A policy that decides on time shares, realised in rounds.
 
     Attributes
     ----------
     round_s : length of a round, seconds.
     aware : use each type's rate; otherwise every job is taken to run at its mean rate everywhere.
-    resolve_interval : shares are solved anew when jobs or machines come or go, but not within so many seconds; 0: at once.
-    backfill : GPUs that fall free in mid-round go to a waiting job at once; otherwise they idle to the round's end.
+    resolve_interval : shares are solved again when jobs or machines come or go, but not within this many seconds; 0:
+        immediately.
+    backfill : GPUs that fall free in mid-round go to a waiting job immediately; otherwise they idle to the round's end.
     spare : GPUs that no share claims in a round go to jobs that wait, on top of their shares; otherwise they idle.
     placement : where gangs compete for room on machines, gangs on one machine and gangs across machines are two virtual types of
         each GPU type (Gavel §3.1, ``policies.virtual``), for policies that choose between types. Off by default: solving takes
@@ -49,7 +50,7 @@ class SharePolicy(ABC):
     placement: bool = field(default=False, metadata=ADDED)
 
     chooses_types: ClassVar[bool] = False
-    """Whether the policy's optimum decides which types jobs run on, whatever number of types there is."""
+    """True if the policy's optimum decides which types jobs run on, whatever number of types there is."""
     claims: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset()
     level: ClassVar[Granularity] = Granularity.JOB
@@ -114,7 +115,7 @@ def problem_of(s: Snapshot) -> Problem:
 
 
 def work_left(s: Snapshot) -> Float:
-    """[J], seconds on a reference GPU, at least one: rounds are no shorter, and programs cannot tell much less from none."""
+    """[J], seconds on a reference GPU, at least one: rounds are no shorter, and solvers hardly see less."""
     out: Float = np.maximum(s.job_left, 1.0)
     return out
 
@@ -137,7 +138,7 @@ def by_arrival(s: Snapshot, problem: Problem) -> Int:
 
 
 def progress(s: Snapshot, problem: Problem) -> JobsProgress:
-    """How far jobs have come, for finish-time fairness in Gavel's form, where every job is a user.
+    """Progress of jobs, for finish-time fairness in Gavel's form, where every job is a user.
 
     Differs from the paper: seconds that the work done would have taken in isolation are counted at the mean contention
     of the app's life, not at the contention of each instant.

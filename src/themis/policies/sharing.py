@@ -28,7 +28,7 @@ class PairPolicy(SharePolicy):
 
     Attributes
     ----------
-    sharing : two single-GPU jobs may share a GPU where profiles know their speeds beside each other (§3.1).
+    sharing : two single-GPU jobs may share a GPU where profiles know their speeds in pairs (§3.1).
     """
 
     sharing: bool = False
@@ -66,12 +66,12 @@ class PairPolicy(SharePolicy):
 
 
 def pair_rates(s: Snapshot, problem: Problem) -> PairRates:
-    """Rates of configurations beside each other, in the problem's reference GPUs; gangs, and those without a pair, never share."""
+    """Rates of pairs of configurations, in the problem's reference GPUs; gangs and unpaired ones never share."""
     here = set(s.job_config.tolist())
     known = [
         (one, other, k, share) for (one, other, k), share in s.speeds.beside.items() if one in here and other in here
     ]
-    # A row for each configuration that is in some pair: models that nobody measured beside another take no room.
+    # A row for each configuration that is in some pair: models without measured pairs take no room.
     configs = sorted({one for one, *_ in known} & {other for _, other, *_ in known})
     row = {c: m for m, c in enumerate(configs)}
     rate = np.zeros((len(configs), len(configs), problem.types))

@@ -6,14 +6,14 @@ over the rounds n_j of each job: UTIL_j is its progress over the forecast regime
 the makespan. Two planners (decisions 0010 and 0029):
 
 - ``plan=market`` is the paper's: a window of T rounds that holds less than all work, so that the market decides who gets how
-  many; within the window whoever has the largest budget goes first, as in the published code.
+  many; within the window the job with the largest budget goes first, as in the published code.
 - ``plan=promises``: the window holds all work at hand where no ``window`` is given, so everybody gets all its rounds and the
   objective decides nothing. Which rounds these are does: they are given in order of the finishes that jobs are promised
   (``themis.policies.planning.promise``), arrival plus P N where that can be kept.
 
 A job of weight w has w shares: its budget is w times as large, and its N as much less.
 
-Leaves out: GPUs of different speed (one pool of GPUs that are alike).
+Leaves out: GPUs of different speed (one pool of equal GPUs).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WINDOW = 20
 
 
 class PlanKind(StrEnum):
-    """How rounds are planned: by the paper's market, or by promised finishes."""
+    """Kind of plan: the paper's market, or promised finishes."""
 
     PROMISES = "promises"
     MARKET = "market"
@@ -56,8 +56,8 @@ class Shockwave:
     power : k, budgets are the forecast finish-time fairness to this power, 0 to 20.
     makespan : lambda, price of the makespan's lower bound, 0 or more.
     forecast, noise : see ``themis.fairness.forecasts.rules.Forecaster``.
-    reactive : a change of batch size ends the plan in force; otherwise it goes on to the next arrival or completion.
-    backfill : GPUs that fall free in mid-round go to a waiting job at once; otherwise they idle to the round's end.
+    reactive : a change of batch size ends the plan in force; otherwise it continues to the next arrival or completion.
+    backfill : GPUs that fall free in mid-round go to a waiting job immediately; otherwise they idle to the round's end.
     gap : relative gap at which a solve ends, 0 to 1. ``nodes`` : of its integer program at most, 1 or more.
     seed : of the solver's own choices, 0 to 2147483647.
     """
@@ -120,7 +120,7 @@ class Shockwave:
         )
         due = -budget if self.plan is PlanKind.MARKET else self._promised(view, max(capacity, 1))
         effort = Effort(gap=self.gap, nodes=self.nodes, seconds=bench.seconds, seed=self.seed)
-        # §7: jobs run in one piece, and whoever runs goes on, where the counts leave that open.
+        # §7: jobs run in one piece, and a running job continues, where the counts leave that open.
         stay = self.plan is PlanKind.MARKET
         return solved(snapshot, view, window, due=due, stay=stay, effort=effort, scale=scale)
 

@@ -1,6 +1,6 @@
 """SRTF as the Themis paper ran it (§6.1): shortest remaining time with allocations from the offer first.
 
-Every app's agent says how long the app would still take with the best of what is on offer beside what it holds;
+Every app's agent says how long the app would still take with the best of what is on offer in addition to its own;
 better places mean less time, so placement comes in second. Times that need a span which no free GPUs have do not count.
 
 An app whose time no GPU would shorten (its longest job already runs) goes last.

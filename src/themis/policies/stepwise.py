@@ -1,4 +1,4 @@
-"""Deal an offer step by step to whoever gains most from the next one: the skeleton of Optimus and SLAQ.
+"""Stepwise allocation of an offer to the app that gains most from the next step: the skeleton of Optimus and SLAQ.
 
 A step is one GPU, or a job's smallest gang. What a gang is worth comes from the speed model at the narrowest span that
 the offer has for it, so that a GPU beyond the machine counts for what it brings.
@@ -27,9 +27,9 @@ DECIMALS = 12
 
 
 def by_gain(s: Snapshot, value: Value, placement: Placing = Placing.PACKED) -> Solved:
-    """Step after step to the app whose value grows most per GPU, ties by GPU time received per weight, arrival and id.
+    """Give steps to the app whose value grows most per GPU, ties by GPU time received per weight, arrival and id.
 
-    Steps that gain nothing come last, but are dealt: a GPU that nobody gains from costs nobody anything. Where an
+    Steps that gain nothing come last, but are dealt: a GPU that no app gains from costs no app anything. Where an
     elastic gang declines GPUs that are too far away, the apps that had no turn are dealt what is left.
     """
     allocator, worths = Allocator(s, placement), _Worths(s, blind=placement is Placing.BLIND)

@@ -54,7 +54,7 @@ UNSERVED = 40.0
 
 
 FREE = math.exp(-UNSERVED / 2)
-"""Shares below this one are of winners without whom more apps would be served."""
+"""Shares below this one belong to winners whose absence would let more apps be served."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +68,8 @@ class Themis:
     payment : how the hidden payment is made: time, floor, randomised or lottery.
     waiting : rho of an app that holds and wins nothing: ``unbounded``, where first the number of served apps counts and
         then the product of gains over a 1/N share, or ``share``, finite (one lease of waiting, then its 1/N).
-    decline : apps decline leftovers that do not strictly lower their rho: these go last, to whom the core gives what is left over;
-        otherwise any waiting job takes them in turn.
+    decline : apps decline leftovers that do not strictly lower their rho: these go last, in the order of the core's
+        leftovers; otherwise any waiting job takes them in turn.
     """
 
     f: float = 0.8
@@ -90,7 +90,7 @@ class Themis:
 
     @property
     def pace(self) -> Cadence:
-        """On free GPUs."""
+        """Decide whenever GPUs are free."""
         return ON_FREE_GPUS
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
@@ -126,7 +126,7 @@ class Themis:
 
 
 def relative_weight(weight: Float) -> Float | None:
-    """Weights over the largest of them, None where all are alike: only their ratios matter to an auction."""
+    """Weights over the largest of them, None where all are equal: only their ratios matter to an auction."""
     most = float(weight.max())
     return None if (weight == most).all() else weight / most
 
@@ -137,7 +137,7 @@ class _Round:
     def __init__(self, policy: Themis, s: Snapshot, finish: FinishTime, rho: Float, queue: Int, bidders: Int) -> None:
         self.policy, self.s, self.finish, self.queue, self.bidders = policy, s, finish, queue, bidders
         self.rho = rho
-        """That apps were sorted by: what their own agents said, or what follows from the snapshot."""
+        """Rho by which apps were sorted: reported by their own agents, or computed from the snapshot."""
         self.allocator = Allocator(s)
         self.offered = self.allocator.left
         self.until = lease_end(s, starving=bool((s.app_gang_min[bidders] > self.offered).any()))
@@ -147,7 +147,7 @@ class _Round:
 
     @cached_property
     def rng(self) -> np.random.Generator:
-        """Every random draw of the round; most rounds draw nothing, and seeding takes as long as a small auction."""
+        """All random draws of the round; most rounds draw nothing, and seeding takes as long as a small auction."""
         return np.random.default_rng((self.s.seed, self.s.round))
 
     def solve(self, bids: Bids, limits: Limits) -> Solved:
@@ -157,7 +157,8 @@ class _Round:
         if weight is not None:
             bids = bids.weighted(weight)
         if self.policy.waiting is Waiting.UNBOUNDED:
-            # Sets of as many served apps are compared by what each gains over its 1/N share: V has no scale of its own.
+            # Sets with equally many served apps are compared by each app's gain over its 1/N share: V has no scale of
+            # its own.
             bids = bids.lowered(np.where(s.app_held[self.bidders] == 0, UNSERVED, 0.0))
         unbounded = self.policy.waiting is Waiting.UNBOUNDED
         outcome = clear(offer, bids, limits, forgiven=FREE if unbounded else 0.0, weight=weight)
@@ -171,7 +172,7 @@ class _Round:
         return Solved(answer=replace(self.allocator.grant(), declined=self._declined()), proof=self._proof(outcome))
 
     def _declined(self) -> Int:
-        """Ids of apps whose own agents, programs of others, answered: they want no more than they bid for."""
+        """Ids of apps with external agents that answered: they want no more than they bid for."""
         reported = self.s.rho_said
         return np.zeros(0, dtype=np.int64) if reported is None else self.s.app_id[~np.isnan(reported)]
 
@@ -225,8 +226,9 @@ class _Round:
         return 0 in held.tolist()
 
     def _leftovers(self) -> None:
-        """To apps outside the auction; then payments go back, which refunds them; then to bidders that have nothing; then to
-        whoever has more waiting jobs."""
+        """Leftovers go to apps outside the auction; then payments go back, which refunds them; then to bidders without
+        GPUs; then to apps with more waiting jobs.
+        """
         self._allocate(np.sort(self.queue[len(self.bidders) :]))
         for a, counts, extend in self.returned:
             if all(self.allocator.free[n] >= c for n, c in counts):
@@ -240,7 +242,7 @@ class _Round:
             self._deal_on()
 
     def _deal_on(self) -> None:
-        """To apps that were dealt something, for more of their waiting jobs, one smallest gang after another.
+        """Give apps with an allocation more gangs for their waiting jobs, one smallest gang at a time.
 
         Bids price all gangs of a row at one span, and what an app would have taken at first may have found no room.
         """
@@ -251,7 +253,7 @@ class _Round:
         if waiting.max() < 2:
             return
         agents = Agents.of(s, self.policy.rho)
-        # What an agent of others bid for is what it wants.
+        # An external agent's bid is its demand.
         ours = np.ones(s.apps, dtype=bool) if s.rho_said is None else np.isnan(s.rho_said)
         more = {a: given for a, given in self.allocator.given().items() if waiting[a] > len(given) and ours[a]}
         for a in self.rng.permutation(sorted(more)).tolist() if more else ():
@@ -310,7 +312,7 @@ class _Round:
         return out
 
     def _takes(self, agents: Agents, a: int) -> list[int]:
-        """Gangs that the app accepts one after another."""
+        """Gangs that the app accepts, in order."""
         if not self.policy.decline and self._has_waiting(a):
             return demand_of(self.s, a).low
         gangs = agents.would_take(a, self.allocator.free)
@@ -345,7 +347,7 @@ class _Round:
         bid, won = np.zeros(len(rows), dtype=bool), np.zeros(len(rows), dtype=np.int64)
         bid[:bidders], won[:bidders] = True, gpus[at]
         kept, low, high = np.ones((3, len(rows)))
-        if outcome.method != "all":  # there nobody pays
+        if outcome.method != "all":  # there no app pays
             pays = ~self._free_of_charge(outcome)[at]
             for column, share in ((kept, outcome.kept), (low, outcome.kept_low), (high, outcome.kept_high)):
                 column[:bidders] = np.where(pays, share[at], 1.0)

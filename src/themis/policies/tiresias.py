@@ -1,6 +1,6 @@
 """Tiresias (NSDI'19) as the Themis paper ran it (§6.1): least attained GPU service first.
 
-All apps report the GPU time that they received; whoever has least gets its demand first. No knowledge of run times,
+All apps report the GPU time that they received; the app with least gets its demand first. No knowledge of run times,
 no placement preferences.
 """
 

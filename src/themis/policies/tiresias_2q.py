@@ -44,13 +44,13 @@ class Tiresias2Q:
 
     @property
     def pace(self) -> Cadence:
-        """On free GPUs."""
+        """Decide whenever GPUs are free."""
         return ON_FREE_GPUS
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
         """Deal the offer by queue, then arrival, then id; between users or groups, by the user's queue before the app's."""
         s = snapshot
-        # Services are often whole leases, so that they meet the limit but for rounding in the mean weight.
+        # Services are often whole leases, so that they equal the limit up to rounding in the mean weight.
         limit = self.threshold * s.full_lease_s * s.machine_gpus.sum() * (1.0 - 1e-9)
         relative = s.app_weight * s.apps / max(float(s.app_weight.sum()), 1e-300)
         of_user, of_app = unit_service(s) >= limit, s.app_attained >= limit * relative

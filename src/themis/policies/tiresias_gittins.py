@@ -38,7 +38,7 @@ class TiresiasGittins:
 
     @property
     def pace(self) -> Cadence:
-        """On free GPUs."""
+        """Decide whenever GPUs are free."""
         return ON_FREE_GPUS
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:

@@ -186,7 +186,7 @@ def consolidated(machines: Counts, gangs: Counts) -> float:
 
 
 def _fillings(room: int, sizes: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """How many gangs of each size one machine can hold, all ways to which no gang can be added."""
+    """Numbers of gangs of each size that one machine can hold, in all ways to which no gang can be added."""
     if not sizes:
         return [()]
     size, rest = sizes[-1], sizes[:-1]

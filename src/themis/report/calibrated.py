@@ -49,7 +49,7 @@ STEP = 0.03
 LEVELS = (-0.5, 0.5)
 """A level stays between these: at 0.5 an end is the median."""
 BEYOND = 4.0
-"""How far beyond all past ratios an end is, on the logarithmic axis, for each 1 of its level below 0."""
+"""Distance of an end beyond all past ratios, on the logarithmic axis, for each 1 of its level below 0."""
 _LATE = 0.5 ** (np.arange(WINDOW, 0.0, -1.0) / HALF_LIFE)
 _SAME = 1e-6
 LEAST_S = 1.0
@@ -67,7 +67,7 @@ class _Open:
     low: Seconds
     high: Seconds
     passed: bool = False
-    """Whether its upper end was missed, or its lower one held: already learned from."""
+    """True if its upper end was missed, or its lower one held: already learned from."""
     begun: bool = False
 
 
@@ -112,7 +112,7 @@ class Calibrated:
         return number
 
     def interval(self, now: Seconds, base: Seconds, kind: str) -> Interval:
-        """Instants between which it comes true four times of five; NaN while too little has come true."""
+        """The 80 % interval of the forecast; NaN while too few forecasts have come true."""
         known = self.kinds.get(kind)
         if known is None or len(known.ratios) < FEWEST:
             return UNKNOWN
@@ -152,7 +152,7 @@ class Calibrated:
             self.below[name] = self.below.get(name, 0) + early
 
     def drop(self, number: int) -> None:
-        """It will never come true: nothing is learned."""
+        """Drop a forecast that can no longer come true: nothing is learned."""
         self._close(number)
 
     def _close(self, number: int) -> _Open | None:
@@ -193,7 +193,7 @@ def quantiles(
     Parameters
     ----------
     levels : of both. Below 0 the first lies under all ratios, above 1 the second over all, by ``BEYOND`` for each 1.
-    weights : [N] and [M], above 0, how much each counts; all alike without.
+    weights : [N] and [M], above 0, weight of each; equal by default.
     """
     order = np.argsort(ratios, kind="stable")
     at, beyond = ratios[order], np.sort(still)
@@ -203,7 +203,7 @@ def quantiles(
         open_from = len(beyond) - np.arange(len(beyond) + 1.0)
     else:
         each, of_open = weights[0][order], weights[1][np.argsort(still, kind="stable")]
-        # So many ratios of equal weight know as much (Kish 1965).
+        # Effective sample size: this many ratios of equal weight are as informative (Kish 1965).
         count = float(each.sum() ** 2 / (each @ each))
         open_from = np.append(np.cumsum(of_open[::-1])[::-1], 0.0)
     at_risk = np.cumsum(each[::-1])[::-1] + open_from[np.searchsorted(beyond, at, side="left")]

@@ -18,14 +18,14 @@ from themis.model.units import Float
 HOUR, MINUTE, PER_CENT = 3600.0, 60.0, 0.01
 Better = Literal["low", "high", ""]
 Shown = Literal["short", "compare", "all"]
-"""Which tables show a column: the table of a simulation and all others | that of a comparison too | only on demand, and HTML."""
+"""Tables that show a column: simulations and all others | comparisons too | only on demand, and HTML."""
 KEY = "themis.report"
-"""Under which a field's metadata hold its row."""
+"""Key of a field's metadata that holds its row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonColumn:
-    """How one number is shown in a comparison of runs.
+    """Display of one number in a comparison of runs.
 
     Attributes
     ----------
@@ -45,11 +45,11 @@ class ComparisonColumn:
 
     @property
     def short(self) -> bool:
-        """Whether the table of a simulation has room for it."""
+        """True if the table of a simulation has room for it."""
         return self.shown == "short"
 
     def text(self, value: float) -> str:
-        """The number as shown; a dash where there is none."""
+        """The number as shown; a dash if there is none."""
         return "–" if math.isnan(value) else f"{value / self.scale:,.{self.digits}f}"
 
     def signed(self, value: float) -> str:

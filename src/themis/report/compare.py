@@ -20,7 +20,7 @@ from themis.report.result import RunMetrics, scalar
 from themis.report.speeds import sentence
 
 BRIEF = 2 * HOUR
-"""Runs that end sooner are shown in minutes."""
+"""Seconds; shorter runs are shown in minutes."""
 PER_APP = {column.name: column.per_app for column in COLUMNS if column.per_app}
 """Percentiles over apps, and the app's number that they are of: their intervals need the apps."""
 
@@ -36,7 +36,7 @@ class ComparisonRow:
 
 
 def is_brief(runs: Sequence[RunMetrics]) -> bool:
-    """Whether minutes say more than hours."""
+    """True if minutes say more than hours."""
     return max((run.makespan for run in runs), default=0.0) < BRIEF
 
 

@@ -41,7 +41,7 @@ CSV = (
 
 
 def columns_of(names: Sequence[str], rows: Sequence[ComparisonRow], *, every: bool = True) -> list[int]:
-    """Which of ``COLUMNS`` to show: those named, or those in which any policy has a number.
+    """The columns of ``COLUMNS`` to show: the named ones, or those in which any policy has a number.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def notes(rows: Sequence[ComparisonRow], difference: Paired | None) -> str:
 
 
 def _parts(rows: Sequence[ComparisonRow], shown: Sequence[int], width: int) -> list[list[ComparisonRow]]:
-    """Policies that fit beside each other."""
+    """Groups of policies that fit side by side."""
     columns = _columns(rows)
     head = 2 + max(len(columns[i].heading) for i in shown)
     parts: list[list[ComparisonRow]] = []
@@ -189,7 +189,7 @@ def to_json(
 
 
 def to_csv(rows: Sequence[ComparisonRow], shown: Sequence[int], difference: Paired | None) -> str:
-    """A row for each number of each policy; empty where there is none."""
+    """A row for each number of each policy; empty without any."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(CSV)

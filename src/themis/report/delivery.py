@@ -1,4 +1,4 @@
-"""GPU time that each app was entitled to, from the log alone, and why it received more or less: decision 23.
+"""GPU time that each app was entitled to, from the log alone, and reasons why it received more or less: decision 23.
 
 Entitled, in GPU-seconds: under time shares gang x share x time; under round plans the planned rounds; under every other
 policy the equal share of the GPUs in service by weight, between the unit of fairness in force, water-filled up to what
@@ -53,7 +53,7 @@ class Used:
     faults: GpuSeconds = 0.0
 
     def add(self, lease: HeldLease, now: Seconds) -> None:
-        """Add a lease that is over, or one that is held as if it ended now."""
+        """Add a finished lease, or an active one as if it ended now."""
         restart = lease.restart_s(now)
         trained = lease.held_s(now) - restart - lease.lost_s
         self.received += lease.gpus * trained * lease.score
@@ -78,7 +78,7 @@ class _Promise:
     """Jobs that take no more part, since when."""
 
     def running(self, now: Seconds, others: Int) -> Int:
-        """Rows of a plan that are to run in the round that goes on now, without these other jobs; none at a round's beginning."""
+        """Rows of a plan that are to run in the current round, without these other jobs; none at a round's start."""
         column = int(np.searchsorted(self.ends, now + 1e-6, side="right"))
         if self.run is None or column >= len(self.ends) or (column and now - self.ends[column - 1] <= 1e-6):
             return np.zeros(0, dtype=np.int64)
@@ -184,13 +184,13 @@ class Delivery:
             self.promise.over.setdefault(job, time)
 
     def finished(self, time: Seconds, app: int) -> None:
-        """The app is over."""
+        """The app has finished."""
         self._change(time)
         self.active.pop(app, None)
         self.held.discard(app)
 
     def hold(self, time: Seconds, app: int, held: bool) -> None:
-        """Its user holds the app, or lets it go on."""
+        """The user holds the app, or releases it."""
         self._change(time)
         if self.promise is not None:
             self._close(time)  # what is promised while it is held, it declines

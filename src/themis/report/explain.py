@@ -1,4 +1,4 @@
-"""Why did this app get what it got? One app's story, read from the log: every round, bid, payment and lease.
+"""Explanation of one app's allocation, read from the log: every round, bid, payment and lease.
 
 In a log of auctions each round in which the app was active is a line; otherwise each decision or event that changed its
 leases. The proof that the policy logged is shown as it is; nothing is solved again.
@@ -83,7 +83,7 @@ class Step:
 
     @property
     def outcome(self) -> tuple[object, ...]:
-        """Key by which two steps look alike to a reader."""
+        """Key that is equal for steps that look equal to a reader."""
         if not self.auction:
             return (
                 self.round < 0,
@@ -131,11 +131,9 @@ class Explanation:
     reference: Seconds
     """Duration of the app on its own share of the cluster from arrival (``rho_reference``); NaN of a compacted log."""
     lent: GpuSeconds
-    """GPU time that it would have received on its own share by now, minus what it received; < 0: it borrowed; NaN of a
-    compacted log.
-    """
+    """GPU time due on its own share by now, minus what it received; < 0: it borrowed; NaN for a compacted log."""
     stretch: Seconds
-    """By how much it ends later than on its own share whatever is done, as the last decision knew; 0 where that can be kept."""
+    """Unavoidable delay of its end beyond its own share, as of the last decision; 0 where that can be kept."""
     steps: tuple[Step, ...]
     loans: tuple[tuple[str, GpuSeconds], ...] = ()
     """Largest loans, at most ``LOANS``, the largest first. For an active app that lent: the apps that have had more
@@ -143,7 +141,7 @@ class Explanation:
     had less.
     """
     started: Seconds = math.nan
-    """When its first job got its first GPUs."""
+    """Time of its first job's first GPUs."""
     entitled: GpuSeconds = math.nan
     """GPU-seconds that it was entitled to by now; NaN of a compacted log."""
     received: GpuSeconds = math.nan
@@ -153,22 +151,22 @@ class Explanation:
     time: Seconds = math.nan
     """Time of the log's last record."""
     expected: ExpectedTimes = field(default_factory=ExpectedTimes)
-    """As of then, by the run's own past: when the app starts and ends, with 80 % intervals."""
+    """Expected start and end of the app as of then, with 80 % intervals from the run's own past."""
 
     @property
     def first_start_off(self) -> Seconds:
-        """By how much later than the first plan said it got its first GPUs; NaN without a plan that had it wait."""
+        """Delay of its first GPUs after the time of the first plan; NaN without a plan that had it wait."""
         first = next((step for step in self.steps if not math.isnan(step.starts)), None)
         return self.started - first.starts if first is not None and first.starts > first.time else math.nan
 
     @property
     def first_forecast_off(self) -> float:
-        """By what share of the completion time the first plan's forecast of the app's end was too late; NaN without one."""
+        """Error of the first plan's forecast of the app's end over its completion time, > 0 if late; NaN without."""
         ends = [step.ends for step in self.steps if not math.isnan(step.ends)]
         return (ends[0] - self.arrival - self.jct) / self.jct if ends else math.nan
 
     def to_json(self) -> str:
-        """Everything as JSON."""
+        """The explanation as JSON."""
         return orjson.dumps(asdict(self), option=orjson.OPT_INDENT_2).decode()
 
 
@@ -223,7 +221,7 @@ class _Reader:
     fold: Fold = field(default_factory=Fold)
     """GPU time that all apps were entitled to and received."""
     whole: bool = True
-    """Whether the log has all of its records; of a compacted one nobody can say who received what."""
+    """True if the log has all of its records; a compacted log cannot say who received what."""
 
     def take(self, line: Fields) -> None:
         kind = line["kind"]
@@ -332,7 +330,7 @@ class _Reader:
                 now["note"] = command.outcome
 
     def _at(self, time: Seconds) -> None:
-        """Begin a step at this instant if none is open; later records are part of it."""
+        """Begin a step at this instant if none is open; later records belong to it."""
         if self.now.get("time") != time:
             self._flush()
             self.now = {"time": time}
@@ -387,7 +385,7 @@ class _Reader:
         return out
 
     def _loans(self, lent: Float) -> tuple[tuple[str, GpuSeconds], ...]:
-        """With whom the app has its loan now: all who are on the other side, each in proportion to how far."""
+        """The app's present lenders or borrowers: all on the other side, each in proportion to its distance."""
         others = np.maximum(-lent if lent[self.app] > 0 else lent, 0.0)
         total = float(others.sum())
         if total <= 0:

@@ -166,7 +166,7 @@ def _lent(story: Explanation) -> str:
 
 
 def expected_text(story: Explanation) -> str:
-    """When an active app is expected to start and to end, counted from its arrival, with 80 % intervals."""
+    """Expected start and end of an active app, counted from its arrival, with 80 % intervals."""
     e, sentence = story.expected, ""
     for what, at, low, high in (
         ("starts", e.starts, e.starts_low, e.starts_high),

@@ -75,7 +75,7 @@ def write_figures(folder: Path, rows: Sequence[ComparisonRow], kind: str = "svg"
 
 
 def draw(rows: Sequence[ComparisonRow], style: Style) -> list[Drawing]:
-    """Every figure of these runs."""
+    """Draw all figures of these runs."""
     first = [(row.label, row.runs[0]) for row in rows]
     return [
         *distributions(rows, style),
@@ -90,7 +90,7 @@ def draw(rows: Sequence[ComparisonRow], style: Style) -> list[Drawing]:
 
 
 def planned(first: Sequence[tuple[str, RunMetrics]], style: Style) -> list[Drawing]:
-    """How good forecasts of finishes were; nothing where no policy forecast any."""
+    """Accuracy of forecasts of finishes; empty if no policy made any."""
     some = [(i, label, run) for i, (label, run) in enumerate(first) if len(run.plans.life)]
     return [forecast_accuracy(some, style)] if some else []
 
@@ -207,7 +207,7 @@ def _unit(rows: Sequence[ComparisonRow]) -> tuple[float, str]:
     return (MINUTE, "minutes") if is_brief([run for row in rows for run in row.runs]) else (HOUR, "hours")
 
 
-# ---- GPU time, and what of it was lost -----------------------------------------------------------------------------
+# ---- GPU time, and lost GPU time -----------------------------------------------------------------------------------
 
 
 def gpu_time(rows: Sequence[ComparisonRow], style: Style) -> list[Drawing]:

@@ -22,7 +22,7 @@ for the value and its unit."""
 
 
 def finding(rows: Sequence[ComparisonRow], columns: Sequence[ComparisonColumn]) -> str:
-    """Which policy is best at what, or how one policy treats its apps.
+    """The policy that is best at each measure, or one policy's treatment of its apps.
 
     Parameters
     ----------

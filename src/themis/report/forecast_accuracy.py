@@ -1,4 +1,4 @@
-"""How good plans' forecasts of finishes were, against how much of the time to the finish had passed."""
+"""Accuracy of plans' forecasts of finishes, against the fraction of the time to the finish that had passed."""
 
 from __future__ import annotations
 

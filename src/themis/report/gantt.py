@@ -67,7 +67,7 @@ def inline_gantt(drawing: Drawing, run: RunMetrics) -> str:
 
 
 def _pixels(of: int) -> tuple[int, int]:
-    """(columns, rows) of the image when so many share a page."""
+    """(columns, rows) of the image when this many share a page."""
     by = min(1.0, (ALL_PIXELS / max(of, 1) / (PIXELS[0] * PIXELS[1])) ** 0.5)
     return int(PIXELS[0] * by), int(PIXELS[1] * by)
 
@@ -93,7 +93,7 @@ def _rectangles(axis: Axes, blocks: tuple[Int, Int, Int, Float, Float], zero: fl
 
 
 def _raster(run: RunMetrics, zero: float, pixels: tuple[int, int] = PIXELS) -> tuple[Any, float]:
-    """(image [rows, columns, RGBA], seconds it spans), each cell what its GPU did at the middle of its time."""
+    """(image [rows, columns, RGBA], seconds it spans), each cell the use of its GPU at the middle of its time."""
     g, span = run.gantt, run.gpus_in_use.end - zero
     columns, rows = pixels[0], min(run.gpus, pixels[1])
     owner = np.full((rows, columns), -1, dtype=np.int64)

@@ -24,7 +24,7 @@ from themis.report.result import RunMetrics
 ENDINGS = (".jsonl", ".jsonl.gz")
 MOST_SAID = 3
 SMALL = 4_000_000
-"""Bytes of logs that are read faster than processes start."""
+"""Bytes of logs below which reading is faster than starting processes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +55,8 @@ def gather(
     Parameters
     ----------
     anyway : pass over what differs; differing settings become part of a policy's label.
-    processes : that read logs at once; small logs are read in this one.
-    watch : told after each log is read: its path, how many are read, how many there are.
+    processes : that read logs concurrently; small logs are read in this one.
+    watch : called after each log is read: its path, how many are read, how many there are.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def _read(logs: Sequence[Path], processes: int) -> Iterator[tuple[Path, RunMetri
 
 
 def find_logs(paths: Sequence[Path]) -> list[Path]:
-    """The logs that these files and folders come to, each once, in order of name within a folder."""
+    """All logs among these files and folders, each once, in order of name within a folder."""
     if not paths:
         raise InputError("nothing to compare; name a folder written by themis simulate --out, or logs.")
     found: dict[Path, Path] = {}

@@ -289,7 +289,7 @@ def _plans(label: str, run: RunMetrics, columns: Sequence[RowField], of: int) ->
 
 
 def _coverage(label: str, run: RunMetrics) -> str:
-    """How often the run's own 80 % intervals of apps' starts and finishes held; empty where there were none."""
+    """Coverage of the run's own 80 % intervals of apps' starts and finishes; empty without any."""
     c = run.coverage
     if not c.finishes:
         return ""
@@ -298,7 +298,7 @@ def _coverage(label: str, run: RunMetrics) -> str:
 
 
 def _quality(label: str, run: RunMetrics) -> str:
-    """How good a policy's forecasts were, in words."""
+    """Accuracy of a policy's forecasts, in words."""
     cut = (
         f" {counted(run.plans.cut, 'plan')} ended at the limit of the search, short of the gap asked for."
         if run.plans.cut

@@ -82,7 +82,7 @@ class _Job:
 class _Machine:
     gpu_type: str
     size: int
-    """GPUs that it has: the first of those that it ever had."""
+    """Its present GPUs: the first ones of all that it ever had."""
     gpus: list[int] = field(default_factory=list)
     up: bool = True
     draining: bool = False
@@ -102,7 +102,7 @@ class IdleFold:
     place: list[int] = field(default_factory=list)
     """Place of each GPU on its machine."""
     load: list[int] = field(default_factory=list)
-    """Gangs on each GPU whose processes have not ended."""
+    """Number of gangs on each GPU with living processes."""
     service: int = 0
     free: Counter[str] = field(default_factory=Counter)
     apps: list[_IdleApp] = field(default_factory=list)
@@ -110,7 +110,7 @@ class IdleFold:
     on: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """GPUs of each gang that was started and has not stopped."""
     waits: Counter[Want] = field(default_factory=Counter)
-    """Jobs that wait and may run, by what they ask for."""
+    """Numbers of waiting jobs that may run, by requested gang."""
     delayed: set[int] = field(default_factory=set)
     quotas: dict[str, tuple[frozenset[str], int]] = field(default_factory=dict)
     held: Counter[str] = field(default_factory=Counter)
@@ -140,13 +140,13 @@ class IdleFold:
         )
 
     def fitting_types(self) -> list[str]:
-        """GPU types with so many free GPUs that a waiting job fits, as of the records so far."""
+        """GPU types with enough free GPUs for a waiting job, as of the records so far."""
         return [name for name, gpus in self.free.items() if gpus and self._fits(name, gpus)]
 
     # ---- time -------------------------------------------------------------------------------------------------------
 
     def _advance(self, time: Seconds) -> None:
-        """Everything stood still from ``now`` to ``time``."""
+        """Add up constant values from ``now`` to ``time``."""
         for j in [j for j in self.delayed if self.jobs[j].ready <= self.now]:
             self.delayed.discard(j)
             self._count(j, 1)
@@ -314,7 +314,7 @@ class IdleFold:
         self._next_rung(bracket)
 
     def _next_rung(self, bracket: Bracket) -> None:
-        """When all jobs that are left have paused, the rung is over; those that its tuner stops end at the same instant."""
+        """When all remaining jobs have paused, the rung is over; those that its tuner stops end at that instant."""
         if bracket.paused and bracket.paused == bracket.alive:
             jobs = sorted(bracket.paused)
             bracket.paused.clear()

@@ -1,4 +1,4 @@
-"""95 % confidence intervals over seeds: how far the mean of so few runs can be trusted.
+"""95 % confidence intervals over seeds: uncertainty of a mean over few runs.
 
 Seeds are the replications; the apps of one run are not independent of each other. Means, medians, maxima and fractions
 get Student's t over the seeds' numbers. A 99th percentile that rests on few apps a run gets a two-stage bootstrap, which
@@ -21,7 +21,7 @@ from themis.model.units import Float
 LEVEL = 0.95
 REPLICATES = 1000
 FEW_APPS = 2000
-"""From so many apps a run on, twenty lie above its 99th percentile, and Student's t serves it as well as any number."""
+"""From this many apps on, twenty lie above the 99th percentile, and Student's t serves it as well as any number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Interval:
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether the interval, of a difference, lies on one side of 0."""
+        """True if the interval, of a difference, lies on one side of 0."""
         return self.low > 0 or self.high < 0
 
 

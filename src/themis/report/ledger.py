@@ -117,7 +117,7 @@ class AppEntry:
 
 @dataclass(slots=True)
 class Ledger:
-    """Apps, jobs, and totals over leases that are over, in GPU-seconds."""
+    """Apps, jobs, and totals over finished leases, in GPU-seconds."""
 
     apps: list[AppEntry] = field(default_factory=list)
     jobs: list[JobEntry] = field(default_factory=list)
@@ -144,13 +144,13 @@ class Ledger:
         self.apps.append(AppEntry(app.name, app.user, len(app.jobs), weight, time, brackets))
 
     def count(self, lease: HeldLease, now: Seconds) -> None:
-        """Add a lease that is over, or one that is held as if it ended now."""
+        """Add a finished lease, or an active one as if it ended now."""
         app, job = self.apps[lease.app], self.jobs[lease.job]
         n, held, restart = lease.gpus, lease.held_s(now), lease.restart_s(now)
         self.leased += n * held
         self.restart += n * restart
         self.crash += n * lease.lost_s
-        # Scores are one over a model's slowdown at a locality: there are few, unless rounding makes more of them.
+        # Scores are one over a model's slowdown at a locality: few distinct ones, unless rounding adds more.
         score = round(lease.score, 6)
         self.placements[score] = self.placements.get(score, 0.0) + n * held
         self.localities[lease.locality] += n * held
@@ -198,7 +198,7 @@ class Ledger:
     # ---- demand: what unfinished jobs could use ---------------------------------------------------------------------
 
     def reach(self, job: int) -> int:
-        """A job did what it was asked for and waits for the others of its rung; returns the change of demand in GPUs."""
+        """A job reached its target and waits for the others of its rung; returns the change of demand in GPUs."""
         bracket = self.jobs[job].bracket
         if job not in bracket.alive or job in bracket.paused:
             return 0
@@ -206,7 +206,7 @@ class Ledger:
         return self._next_rung(bracket) - self.jobs[job].gpus_max
 
     def resume(self, job: int) -> int:
-        """A job that waited goes on before the others are there; returns the change of demand."""
+        """A waiting job resumes before the others arrive; returns the change of demand."""
         bracket = self.jobs[job].bracket
         if job not in bracket.paused:
             return 0
@@ -224,7 +224,7 @@ class Ledger:
         return change + self._next_rung(bracket)
 
     def _next_rung(self, bracket: Bracket) -> int:
-        """When all jobs that are left wait, the rung is over: those that the tuner ends say so at the same instant."""
+        """When all remaining jobs wait, the rung is over: jobs that the tuner ends are logged at the same instant."""
         if bracket.paused != bracket.alive:
             return 0
         wanted = sum(self.jobs[j].gpus_max for j in bracket.paused)
@@ -276,7 +276,7 @@ class Totals:
 
 @dataclass(slots=True)
 class Levels:
-    """Step functions of time: what they are now, their series since the first arrival, and their integrals."""
+    """Step functions of time: current values, series since the first arrival, and integrals."""
 
     now: Seconds = 0.0
     in_use: int = 0

@@ -1,4 +1,4 @@
-"""GPU time above and below the equal share, and so who lent to whom: a fold over a log, in a bounded number of samples.
+"""GPU time above and below the equal share, and resulting loans: a fold over a log, in a bounded number of samples.
 
 Entitled is the equal share between the unit of fairness in force, water-filled up to what each app can use
 (``delivery``): a unit that can use no more is entitled to no more, and lends nothing. Leased counts from grants to
@@ -22,7 +22,7 @@ from themis.report.metrics import FOLDED, Fold
 from themis.report.reference_finish import Reference
 
 KINDS = FOLDED - {"Allocated", "JobStarted", "SettingsChanged"}
-"""Kinds of records that matter here."""
+"""Kinds of records that this fold reads."""
 SAMPLES = 288
 LEAST_S = 10.0
 """Between two samples at first; doubled whenever there are too many."""
@@ -49,12 +49,12 @@ class Course:
 
     @property
     def balance(self) -> Float:
-        """[T, U], GPU-seconds had beyond what they were entitled to, from the start to the end of each stretch; below 0: lent."""
+        """[T, U], GPU-seconds received beyond the entitlement, from start to end of each stretch; below 0: lent."""
         out: Float = np.cumsum(self.leased - self.entitled, axis=0)
         return out
 
     def since(self, user: int) -> Seconds:
-        """When the balance of a user got the sign that it has now; NaN where it is even."""
+        """Time at which a user's balance got its present sign; NaN where it is even."""
         balance = self.balance[:, user] / 3600 if len(self.leased) else np.zeros(1)
         if abs(balance[-1]) < EVEN:
             return math.nan
@@ -88,7 +88,7 @@ class Lending:
         self._start = math.nan
         self._width = LEAST_S
         self._taken: list[tuple[Float, Float]] = []
-        """At the end of each full stretch: what users were entitled to and had by then, [U at that time] each."""
+        """At the end of each full stretch: cumulative entitlement and use of users, [U at that time] each."""
 
     def add(self, time: Seconds, record: Record) -> None:
         """Take one record in; times never fall."""
@@ -101,7 +101,7 @@ class Lending:
 
     @property
     def reference(self) -> Reference:
-        """When apps would end on their own share, by the records so far."""
+        """Ends of apps on their own share, by the records so far."""
         return self._fold.reference
 
     def course(self, now: Seconds) -> Course:

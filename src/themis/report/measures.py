@@ -1,4 +1,4 @@
-"""What a metric is: what its fold may use (``Folded``), its row (``Metric``), and the forms of finish-time fairness (``RhoField``).
+"""Metrics: a fold's input (``Folded``), its row (``Metric``), and the forms of finish-time fairness (``RhoField``).
 
 The metrics themselves are fields of ``numbers.Numbers``.
 """
@@ -20,7 +20,7 @@ from themis.report.rows import AppRow, JobTable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folded:
-    """What was read from a log, as the folds of metrics take it.
+    """Facts read from a log, in the form that the folds of metrics take.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ def mean(values: Sequence[float] | Float) -> float:
 
 
 def quantile(values: Sequence[float], q: float) -> float:
-    """The q-th quantile, interpolated between ranks; NaN of none."""
+    """The q-th quantile, interpolated between ranks; NaN without values."""
     return float(np.quantile(values, q)) if values else math.nan
 
 
@@ -124,7 +124,7 @@ class RhoField:
     per_app: str
 
     def column(self, of: Statistic) -> ComparisonColumn:
-        """How tables show one statistic of this form."""
+        """Column with one statistic of this form."""
         per_cent = of.scale == PER_CENT
         return ComparisonColumn(
             name=f"{self.name}_{of.name}",

@@ -91,7 +91,7 @@ FOLDED = frozenset(
 
 
 class Fold:
-    """Takes records in order and tells what they come to; ``result`` may be asked at any time, also while apps run."""
+    """Takes records in order and computes a result; ``result`` may be read at any time, also while apps run."""
 
     def __init__(self) -> None:
         self.header: Header | None = None
@@ -208,7 +208,7 @@ class Fold:
         self.levels.jobs += len(event.app.jobs)
         self.own_weight.append(event.app.weight)
         self.ledger.add(event.app, event.weight, time, self.levels.met)
-        # What is believed depends on the cluster too.
+        # Estimates depend on the cluster too.
         self.apps_given.update(encode(time, replace(event, assumed=None, alone=None)))
         self.speeds.add(event)
         self.outlook.submit(time, event)

@@ -19,7 +19,7 @@ from themis.report.rho import STATISTICS, RhoStats, rho_stats
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbers:
-    """Every metric of one run. NaN where there is nothing to measure."""
+    """All metrics of one run. NaN where there is nothing to measure."""
 
     rho_reference: RhoStats = form(
         "Finish-time fairness against a share that no policy can influence: an app's JCT, less what its user held it, divided by "
@@ -292,11 +292,11 @@ COLUMNS = (
     *(f.column(s) for f in FORMS for s in STATISTICS if s.name in f.columns),
     *(m.column for m in METRICS if m.column),
 )
-"""What comparisons of runs show."""
+"""Numbers that comparisons of runs show."""
 
 
 def measure(folded: Folded) -> dict[str, float | RhoStats]:
-    """Every metric by name: the arguments of ``Numbers``."""
+    """All metrics by name: the arguments of ``Numbers``."""
     return {
         **{f.name: rho_stats(f.values(folded)) for f in FORMS},
         **{m.name: m.fold(folded) for m in METRICS},

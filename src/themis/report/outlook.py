@@ -1,9 +1,9 @@
-"""When apps will start and finish, under any policy: a forecast from the log, with an interval that is calibrated.
+"""Forecast starts and finishes of apps, under any policy: from the log, with a calibrated interval.
 
 The forecast is a fluid one, of processor sharing among the apps that are there: where they want more GPUs than there are, all their
-work slows alike, and each leaves when its own is done. It knows no policy; how much sooner or later apps end is learned from the
-run's own past (``report.calibrated``), by what the app does (it waits, runs, or was stopped) and by how far ahead it looks. So
-intervals under each policy are its own.
+work slows equally, and each leaves when its own is done. It knows no policy; how much sooner or later apps end is
+learned from the run's own past (``report.calibrated``), by what the app does (it waits, runs, or was stopped) and by
+how far ahead it looks. So intervals under each policy are its own.
 
 An app's work is what was believed when it came (``AppSubmitted.alone``), less that of jobs that ended; of a sweep in rungs it is
 the work of its rungs. Logs without it have no forecasts. Leaves out: apps to come; what they change is learned with other errors.
@@ -25,18 +25,18 @@ from themis.report.accounts.held_leases import HeldLease, LeaseFold
 from themis.report.calibrated import UNKNOWN, Calibrated, Interval
 
 RECENT = 64
-"""Apps that came last, of which it is known how long GPUs are used."""
+"""Number of latest apps whose GPU use is remembered."""
 MOST = 6
 """Forecasts of an app that are learned from: when it comes, when it starts, and later ones ever more rarely."""
 LEAST_LEFT = 0.02
 """Share of its work that a job, or a sweep in rungs, is taken to have left at least."""
 STALE = 16
-"""The queue is looked at again once a sixteenth of its apps came or ended, or of the time that its apps need alone has passed."""
+"""The queue is refreshed once a sixteenth of its apps came or ended, or of the time that they need alone passed."""
 
 
 @dataclass(slots=True)
 class _JobForecast:
-    """A job that has not ended: its work, what it got in leases that are over, and the most GPUs that it may use."""
+    """An active job: its work, its use in finished leases, and its maximum GPUs."""
 
     work: GpuSeconds
     gpus: int
@@ -45,7 +45,7 @@ class _JobForecast:
 
 @dataclass(slots=True)
 class _AppForecast:
-    """One app: what was believed of it, and what it got.
+    """One app: its forecast, and what it received.
 
     ``alone_s`` : of its longest job. ``rungs`` : its work is that of its rungs, whichever jobs do it. ``gpus`` : most that its jobs
     may use that have not ended. ``got`` : of all its jobs.
@@ -59,7 +59,7 @@ class _AppForecast:
     jobs: dict[int, _JobForecast]
     got: GpuSeconds = 0.0
     training: dict[int, tuple[Seconds, int]] = field(default_factory=dict)
-    """Since when each job's gang trains, on how many GPUs."""
+    """Start of each job's training, and its number of GPUs."""
     held: int = 0
     started: Seconds = math.nan
     open: list[int] = field(default_factory=list)
@@ -105,7 +105,7 @@ class ExpectedTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """How often 80 % intervals held: ``made`` and ``held`` of finishes, and of starts of apps that had to wait."""
+    """Coverage of 80 % intervals: ``made`` and ``held`` of finishes, and of starts of apps that had to wait."""
 
     finishes: int = 0
     finishes_held: int = 0
@@ -135,7 +135,7 @@ class Outlook:
         self.app_of: dict[int, int] = {}
         self.finishes, self.starts = Calibrated(), Calibrated()
         self.recent: deque[tuple[Seconds, int]] = deque(maxlen=RECENT)
-        """Seconds alone and GPUs wanted of the last apps."""
+        """Seconds alone and demanded GPUs of the last apps."""
         self.wanted = 0
         self.queue = _Queue()
         self.changes = 0
@@ -144,7 +144,7 @@ class Outlook:
     # ---- what happens -----------------------------------------------------------------------------------------------
 
     def service(self, gpus: int) -> None:
-        """So many more GPUs are in service; fewer when negative."""
+        """Add this many GPUs to those in service; negative: remove."""
         self.capacity += gpus
         self.queue = _Queue()
 
@@ -226,7 +226,7 @@ class Outlook:
         app = self.apps.get(number)
         if app is None or not self.capacity:
             return ExpectedTimes()
-        # Its own look at the queue: what is asked changes nothing of what is learned.
+        # A separate view of the queue: queries change nothing of what is learned.
         base = self._queue(now).slowed(app.alone(now, self.capacity))
         low, high = self.finishes.interval(now, base, _kind(app))
         starts, begin = math.nan, UNKNOWN
@@ -243,7 +243,7 @@ class Outlook:
         return self.finishes.known(app.open[0]) if app is not None and app.open else UNKNOWN
 
     def coverage(self) -> Coverage:
-        """How often intervals held so far."""
+        """Coverage of intervals so far."""
         f, s = self.finishes, self.starts
         return Coverage(
             finishes=sum(f.made.values()),

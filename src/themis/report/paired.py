@@ -75,7 +75,7 @@ def _difference(name: str, pairs: Sequence[tuple[RunMetrics, RunMetrics]]) -> In
 
 
 def _common(field: str, run: RunMetrics, base: RunMetrics) -> tuple[Float, Float]:
-    """One number an app from either run, for the apps that have it in both; apps are numbered alike."""
+    """One number an app from either run, for the apps that have it in both; apps have equal numbers."""
     n = min(len(run.apps), len(base.apps))
     x, b = (np.array([getattr(app, field) for app in r.apps[:n]], dtype=np.float64) for r in (run, base))
     known = np.isfinite(x) & np.isfinite(b)

@@ -31,7 +31,7 @@ MOST = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRow:
-    """A job's forecast: the first one of a job that ended, the latest of one that did not. NaN where there is none."""
+    """A job's forecast: the first one of an ended job, the latest of an active one. NaN if there is none."""
 
     job: str = cell(title="job", scale=0)
     told: Seconds = cell(
@@ -95,7 +95,7 @@ class PlanTable:
 
     @property
     def started_within(self) -> float:
-        """Share of the jobs that ended, were to wait at first and had an interval for it, that started within it."""
+        """Coverage of start intervals: share of ended jobs with a forecast wait that started within their interval."""
         waited = [r for r in self.rows if r.starts > r.told and not math.isnan(r.ended + r.started + r.start_low)]
         kept = [row.start_low - _SAME <= row.started <= row.start_high + _SAME for row in waited]
         return float(np.mean(kept)) if kept else math.nan

@@ -1,4 +1,4 @@
-"""When each app of a run would have finished on its own share of the cluster, from the log alone: for ``rho_reference``.
+"""Finish of each app of a run on its own share of the cluster, from the log alone: for ``rho_reference``.
 
 The reference is ``fairness.fluid``: at each instant the GPUs in service are divided by weight among the apps in it, as far as
 each can use them. No policy influences it: an app's time in it follows from arrivals, weights, what apps needed and
@@ -38,7 +38,7 @@ ALIKE = 1e-9
 
 @dataclass(slots=True)
 class _Entry:
-    """One app: what it is believed to need, from its arrival on."""
+    """One app: its estimated need, from its arrival on."""
 
     arrival: Seconds
     given: float
@@ -48,7 +48,7 @@ class _Entry:
     held: Seconds = 0.0
     held_since: Seconds = math.nan
     known: bool = False
-    """Whether its end said what it needed."""
+    """True if its end showed its need."""
     over: bool = False
     step: int = 0
     """Number of the step of its arrival."""
@@ -81,11 +81,11 @@ class Reference:
     run: _Run | None = None
 
     def service(self, time: Seconds, gpus: int) -> None:
-        """So many GPUs more, or fewer, are in service."""
+        """Add this many GPUs to those in service; negative: remove."""
         self.steps.append((time, "gpus", -1, gpus))
 
     def fairness(self, event: FairnessSet) -> None:
-        """The unit of fairness; the last one counts for all of the run."""
+        """Set the unit of fairness; the last one applies to the whole run."""
         self.between, self.groups = event.between, groups_of(event)
 
     def reweigh(self, time: Seconds, app: int, weight: float) -> None:
@@ -103,7 +103,7 @@ class Reference:
         self.steps.append((time, "enters", len(self.apps) - 1, 0.0))
 
     def hold(self, time: Seconds, app: int, held: bool) -> None:
-        """Its user holds an app, or lets it go on."""
+        """The user holds an app, or releases it."""
         entry = self.apps[app]
         if held:
             entry.held_since = time
@@ -113,7 +113,7 @@ class Reference:
         self.steps.append((time, "leaves" if held else "enters", app, 0.0))
 
     def finish(self, time: Seconds, event: AppFinished) -> None:
-        """An app is over: what it needed is known. In the reference one that completed goes on."""
+        """An app finished: its total need is known. In the reference a completed app continues."""
         entry = self.apps[event.app]
         if not math.isnan(entry.held_since):
             self.hold(time, event.app, False)
@@ -127,7 +127,7 @@ class Reference:
             self.steps.append((time, "gone", event.app, 0.0))
 
     def lasted(self) -> Float:
-        """[A], seconds that each app spends in the reference, nobody else coming; NaN of those that leave it unfinished."""
+        """[A], seconds that each app spends in the reference without further arrivals; NaN if unfinished."""
         return self._up_to_date().to_end() if self.apps else np.zeros(0)
 
     def received(self, now: Seconds) -> Float:
@@ -145,7 +145,7 @@ class Reference:
         return start_s + sum(work / min(most, max(gpus, 1.0)) for work, most in self.apps[app].needed)
 
     def isolated(self, ends: Sequence[AppFinished | None], start_s: Seconds) -> Isolated:
-        """Run the reference to its end, nobody else coming after the last record.
+        """Run the reference to its end, without arrivals after the last record.
 
         Parameters
         ----------
@@ -162,7 +162,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """Where the run stood before a step: enough to go on from there. ``rows`` : apps that were neither over nor gone."""
+    """State of the run before a step, from which it can continue. ``rows`` : apps neither finished nor gone."""
 
     step: int
     now: Seconds
@@ -256,7 +256,7 @@ class _Run:
         return _Mark(self.step, self.now, self.capacity, len(self.own), rows, *kept)
 
     def _go_back(self, step: int) -> None:
-        """To the last mark that is not after this step."""
+        """Return to the last mark that is not after this step."""
         at = max(sum(mark.step <= step for mark in self.marks) - 1, 0)
         mark, self.marks = self.marks[at], self.marks[: at + 1]
         again = np.flatnonzero(self.closed >= mark.step)

@@ -17,14 +17,14 @@ from themis.report.series import Gantt, Series
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """Fingerprints of what a run was given, so that unlike runs are not taken for alike.
+    """Fingerprints of a run's inputs, so that runs with different inputs are not compared as equals.
 
     Attributes
     ----------
     apps, machines, profiles : equal text, equal input; ``apps`` may differ between seeds.
     outages : (time, machine) of each failure, in order, as far as the run lasted.
     speeds : how many speeds the apps depend on: of a model at a batch size, of a gang on a GPU type. ``assumed`` : those of
-        them that nobody measured; None where the log does not say.
+        them that were not measured; None where the log does not say.
     """
 
     apps: str
@@ -37,7 +37,7 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunMetrics(Numbers):
-    """Everything a report says about one run: its conditions, its metrics (``Numbers``), its apps, jobs and series. In seconds."""
+    """A report on one run: its conditions, its metrics (``Numbers``), its apps, jobs and series. In seconds."""
 
     policy: str
     params: Mapping[str, Any]
@@ -67,7 +67,7 @@ class RunMetrics(Numbers):
     plans: PlanTable
     """Forecasts of each job, where the policy plans; otherwise empty."""
     coverage: Coverage = field(default_factory=Coverage)
-    """How often 80 % intervals of apps' starts and finishes held."""
+    """Coverage of 80 % intervals of apps' starts and finishes."""
 
     @property
     def completed(self) -> tuple[AppRow, ...]:

@@ -1,4 +1,4 @@
-"""What a report holds of each app and job. Each field says what it means and how the page shows it (``columns.cell``)."""
+"""Fields of a report for each app and job, each with its meaning and its display in the page (``columns.cell``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many of the speeds that a run depends on nobody measured: counted from the log, and as a sentence."""
+"""Number of assumed, unmeasured speeds that a run depends on: counted from the log, and as a sentence."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SpeedsGiven:
     """Model, batch size, GPUs, and the types that the job may use."""
     found: dict[AssumedSpeed, None] = field(default_factory=dict)
     logged: bool = False
-    """Whether the log says which are assumed."""
+    """True if the log says which are assumed."""
 
     def join(self, gpu_type: str) -> None:
         """A machine of this type came."""
@@ -42,7 +42,7 @@ class SpeedsGiven:
 
     @property
     def assumed(self) -> tuple[AssumedSpeed, ...] | None:
-        """Those that nobody measured, in the order of their first app; None where the log does not say."""
+        """The unmeasured speeds, in the order of their first app; None where the log does not say."""
         return tuple(self.found) if self.logged else None
 
 
@@ -52,7 +52,7 @@ def _wanted(job: Job) -> set[tuple[str, int, int, tuple[str, ...]]]:
 
 
 def sentence(runs: Sequence[RunMetrics]) -> str:
-    """How many speeds are assumed, of the run that assumes most; empty where no log says so or there are none."""
+    """Sentence on the number of assumed speeds of the run with most of them; empty where no log has any."""
     logged = [run.inputs for run in runs if run.inputs.assumed is not None]
     if not logged:
         return ""

@@ -1,4 +1,4 @@
-"""How figures look, and how they leave: inline in a page, or as an SVG or PNG file. One description, several outputs.
+"""Style and output of figures: inline in a page, or as an SVG or PNG file. One description, several outputs.
 
 Colours are safe for colour-blind readers (Okabe and Ito; Tol's muted set for apps). In a page, text, lines and policies
 are drawn in stand-in colours that become CSS variables, so one figure serves light and dark pages; in a file they are
@@ -33,12 +33,12 @@ LOCALITY_COLOURS = ("#08519c", "#6baed6", "#fdae6b", "#d94801")
 RESTART, CRASH = "#e08a1e", "#7a3d99"
 SOFT = "#5b6675"
 WIDE, NARROW = 11.4, 3.75
-"""Inches: a figure as wide as the page, and one of three beside each other."""
+"""Inches: a figure as wide as the page, and one of three side by side."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Style:
-    """Colours of text, grid and ground; ``alone``: the figure leaves the page, so that it needs title and legend."""
+    """Colours of text, grid and ground; ``alone``: the figure is outside the page and needs title and legend."""
 
     ink: str
     faint: str
@@ -74,13 +74,13 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
-    """A figure with what stands beside it.
+    """A figure with its title, legend and pointer data.
 
     Attributes
     ----------
     name : of its file and its place in the page. ``title`` : what it shows, in one line.
     key : its legend, (text, colour, dash) each; empty where the axes name everything.
-    reads : what a page's pointer reads, one for each pair of axes; empty where there is nothing to read.
+    reads : values under a page's pointer, one for each pair of axes; empty without values.
     """
 
     name: str
@@ -106,7 +106,7 @@ def policy_key(labels: Sequence[str]) -> tuple[tuple[str, str, Any], ...]:
 
 
 def mark(artist: Artist, series: str, style: Style, note: str = "") -> None:
-    """Say which series something drawn belongs to, so that a page can light or hide it in all figures.
+    """Mark the series of a drawn element, so that a page can highlight or hide it in all figures.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def mark(artist: Artist, series: str, style: Style, note: str = "") -> None:
 
 
 def shortened(label: str, most: int = 26) -> str:
-    """A label that fits beside an axis."""
+    """A label short enough for the space next to an axis."""
     return label if len(label) <= most else label[: most - 1] + "…"
 
 
@@ -183,7 +183,7 @@ def _series(match: re.Match[str]) -> str:
 
 
 def _axes(drawing: Drawing) -> str:
-    """Where the axes are in the drawn figure and what they read, for ``report/look/figures.js``."""
+    """Positions of the axes in the drawn figure, and the values on them, for ``report/look/figures.js``."""
     if not drawing.reads:
         return ""
     width, height = (72 * inches for inches in drawing.figure.get_size_inches())
@@ -238,7 +238,7 @@ def save(drawing: Drawing, path: Path, caption: str) -> None:
     figure.set_size_inches(width + 1.2 * narrow, height + 0.62 + 0.2 * lines)
     title = _wrapped(drawing.title, 58 if narrow else 150)
     figure.suptitle(title, fontsize=10, fontweight="bold", color=style.ink, x=0.01, ha="left")
-    # The caption stands below everything, so that whoever sees the figure alone knows what it is.
+    # The caption is below everything, so that a figure that is shown alone explains itself.
     heading = _wrapped(caption, 84 if narrow else 190)
     if drawing.key:
         handles = [Line2D([], [], color=c, ls=d, lw=3 if d == "-" else 1.8) for _, c, d in drawing.key]

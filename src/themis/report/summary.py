@@ -14,9 +14,9 @@ from themis.report.rows import AppRow
 from themis.report.style import shortened
 
 LATE = 1.01
-"""An app finished later than on its own share where ``rho_reference`` is above it: differences below 1 % are not told."""
+"""An app finished later than on its own share if ``rho_reference`` is above this; less is not reported."""
 MOST_POLICIES = 3
-"""Policies of which the paragraph says who finished late; of more, the best and the worst."""
+"""Number of policies up to which the paragraph names late apps of each; above, of the best and the worst."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ def lateness(row: ComparisonRow) -> Lateness:
 
 
 def summary(rows: Sequence[ComparisonRow], columns: Sequence[ComparisonColumn]) -> str:
-    """The paragraph: who finished late under which policy, who is quickest, GPU time, how sure, simulated or measured.
+    """The paragraph: late apps by policy, the quickest policy, GPU time, confidence, simulated or measured.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ _CLAIMS = (
     ("jct_mean", "Apps finished soonest under {}, after {} {} on average", "; last under {}, after {} {}"),
     ("gpu_seconds", "The work took the least GPU time under {}, {} GPU {}", "; the most under {}, {} GPU {}"),
 )
-"""A number, and what is said of the policy where it is least, and of the one where it is most."""
+"""A number, and phrases for the policies with its minimum and its maximum."""
 
 
 def _extremes(

@@ -39,7 +39,7 @@ Key = tuple[str, str, int, int, bool, tuple[str, int] | None]
 
 @dataclass(slots=True)
 class _Attempt:
-    """A job on its GPUs: since when, with how many steps, it trains beside whom, and until when nothing changed there."""
+    """A job on its GPUs: start and steps of the current stretch, its partner, and the time of the last change."""
 
     grant: Grant
     since: Seconds = 0.0
@@ -125,7 +125,7 @@ class _Fold:
         return attempt if attempt is not None and attempt.grant.attempt == number else None
 
     def _neighbours(self, time: Seconds, grant: Grant) -> None:
-        """Somebody came to these GPUs or left them: stretches under way there count only if they end at this instant."""
+        """A job joined or left these GPUs: stretches under way there count only if they end at this instant."""
         for job, attempt in self.on.items():
             if job != grant.job and not set(grant.gpus).isdisjoint(attempt.grant.gpus):
                 attempt.until = min(attempt.until, time)
@@ -157,7 +157,7 @@ class _Fold:
 
 
 def _batch(job: Job, steps: float) -> int:
-    """The batch size that a job trains with after so many steps."""
+    """Batch size of a job after this many steps."""
     end = 0.0
     for regime in job.regimes:
         end += regime.steps

@@ -19,7 +19,7 @@ MOST_STEPS = 380
 
 
 def time_unit(span: float) -> tuple[float, str]:
-    """(seconds, name) of the unit in which so long a time reads best."""
+    """(seconds, name) of the unit in which this time reads best."""
     return (DAY, "days") if span > 5 * DAY else (HOUR, "hours") if span > 2 * HOUR else (60.0, "minutes")
 
 

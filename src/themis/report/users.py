@@ -37,7 +37,7 @@ class UserRow:
 
 
 def by_user(run: RunMetrics) -> tuple[UserRow, ...]:
-    """A row for each user, worst rho (reference, then paper) first; users of whom no app completed come last."""
+    """A row for each user, worst rho (reference, then paper) first; users without a completed app come last."""
     apps: dict[str, list[AppRow]] = {}
     for app in run.apps:
         apps.setdefault(app.user, []).append(app)

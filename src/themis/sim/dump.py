@@ -40,7 +40,7 @@ from themis.version import __version__
 
 KIND = "themis-state"
 GZIP = b"\x1f\x8b"
-"""How a packed file begins; one that somebody unpacked is read too."""
+"""First bytes of a packed file; an unpacked file is read too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +100,7 @@ def parse(data: bytes) -> Dump:
 
 
 def is_dump(path: Path) -> bool:
-    """Whether the file begins as a dump does; an event log does not."""
+    """True if the file begins as a dump does; an event log does not."""
     try:
         with open(path, "rb") as plain:
             packed = plain.read(2) == GZIP
@@ -158,7 +158,7 @@ def decide(dump: Dump, spec: str = "") -> DumpedDecision:
 
 
 def _next(core: Scheduler) -> Snapshot:
-    """The picture at the first instant at which somebody could get GPUs."""
+    """The state at the first instant at which any app could get GPUs."""
     s = core.state
     until = s.jobs.until[: s.jobs.size]
     ends = until[(s.jobs.status[: s.jobs.size] == Status.RUNNING) & (until > s.now + EPS) & np.isfinite(until)]

@@ -1,7 +1,7 @@
 """A simulation that begins with a state, not with an empty cluster: leases that are held run on, and jobs keep what they have done.
 
 A shell of the core's driver, as ``sim.runner`` is. What it does not know is taken to stay: machines that are away stay away, and
-a job takes as long as the scheduler estimates, but for the factors that are given.
+a job takes as long as the scheduler estimates, times the given factors.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class FromState(Driver):
         self._take_over()
 
     def _take_over(self) -> None:
-        """Gangs that are there train on from what they have done; those that were being preempted stop now."""
+        """Take over present gangs, which continue training from their steps done; gangs under preemption stop now."""
         s, core, now = self.core.state, self.core, self.kernel.now
         done = s.steps_now(np.arange(s.jobs.size))
         for j, gang in self.executor.gangs.items():
@@ -119,7 +119,7 @@ class FromState(Driver):
         self.kernel.schedule(time, Wake())
 
     def solve(self, decision: Decision, now: Seconds) -> Solved | None:
-        """Here and now."""
+        """Solve synchronously."""
         return self.policy(decision.snapshot, self.bench)
 
     def collect(self, decision: Decision, ask: Ask, now: Seconds) -> Bids | None:
@@ -133,7 +133,7 @@ class FromState(Driver):
 
 
 def at_speed(app: App, factor: float) -> App:
-    """The app with jobs whose steps take ``factor`` times as long as is believed."""
+    """The app with jobs whose steps take ``factor`` times as long as estimated."""
     if factor == 1.0:
         return app
     return replace(app, jobs=tuple(replace(job, step_scale=job.step_scale * factor) for job in app.jobs))

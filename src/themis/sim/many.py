@@ -1,4 +1,4 @@
-"""Many simulations, each in a process of its own: one that fails, or dies, takes no other with it.
+"""Many simulations, each in a separate process: one that fails, or dies, affects no other.
 
 Results depend on the simulations alone, not on how many run together or which ends first. A run's records are folded
 where they arise (and written to its log file), so that only the fold's result travels between processes.
@@ -78,7 +78,7 @@ class Done(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a run is: ``index`` into the runs, apps finished, simulated seconds; ``ended`` comes last."""
+    """Progress of a run: ``index`` into the runs, apps finished, simulated seconds; ``ended`` comes last."""
 
     index: int
     finished: int = 0
@@ -136,7 +136,7 @@ def _simulate(
 
             run.simulation.run(sink, progress)
         return Done(run=run, result=folded.result(), cpu_s=time.process_time() - began)
-    except Exception as error:  # whatever a policy or a plug-in does wrong, the other runs go on
+    except Exception as error:  # an error in a policy or plug-in ends its own run; the other runs continue
         return Done(run=run, failure=_failure(error), cpu_s=time.process_time() - began)
 
 

@@ -1,8 +1,8 @@
-"""When will an app get GPUs? Short simulations from a dumped state on, as if no other app came (``themis why``).
+"""Forecast of an app's next GPUs: short simulations from a dumped state on, without further arrivals (``themis why``).
 
 Each simulation draws how wrong the believed speed of every app is, uniformly within +-20 % (the errors of Themis §6.3,
-figure 17); the start times that come out give the estimate and its range. They stop with the app's first gang, after so much
-simulated time, or when the time allowed is over.
+figure 17); the start times that come out give the estimate and its range. They stop with the app's first gang, after
+this much simulated time, or when the time allowed is over.
 
 As a program: a dump on standard input, the app's number and the seconds allowed as arguments, JSON on standard output.
 """
@@ -22,7 +22,7 @@ from themis.sim.dump import Dump, parse
 from themis.sim.from_state import FromState
 
 ERROR = 0.2
-"""How wrong believed speeds may be, as a share."""
+"""Error of estimated speeds, as a share."""
 RUNS = 9
 HORIZON_S = 14 * 86400.0
 

@@ -1,4 +1,4 @@
-"""From what a person writes down to simulations: workload, cluster, policies, seeds, settings, failures.
+"""Conversion of user input to simulations: workload, cluster, policies, seeds, settings, failures.
 
 Names take parameters after a colon, ``NAME:KEY=VALUE,KEY=VALUE``. A comma parts parameters only where ``KEY=`` follows,
 so that a value may hold commas itself; in a list of policies, a part that begins with ``KEY=`` belongs to the policy
@@ -66,7 +66,7 @@ class Plan:
     repair: Seconds = 1800.0
 
     def runs(self, folder: Path | None = None) -> list[SimulationRun]:
-        """All simulations, policy by policy; with a folder, each logs to a file of its own there.
+        """All simulations, policy by policy; with a folder, each logs to its own file there.
 
         Raises
         ------
@@ -115,7 +115,7 @@ class Plan:
             return None
         how = build_options("estimate", Estimation, self.estimate)
         assert isinstance(how, Estimation)
-        # Of jobs whose programs decide, what is declared: their regimes are yet to come.
+        # For jobs whose programs decide, take what is declared: their regimes are in the future.
         wanted = {config for app in workload.apps for job in app.jobs for config in job.configs}
         if wanted.isdisjoint(measured_configs(book, cluster.gpu_types)):
             raise InputError(

@@ -41,7 +41,7 @@ Record = Header | Event | Command
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """The first place where core and log part; None stands for "nothing more"."""
+    """The first difference between core and log; None means "nothing more"."""
 
     record: int
     """Position in the log, counted from 1."""
@@ -138,7 +138,7 @@ class _Replay:
         self.seen = seen
         self.wakes: list[Seconds] = []
         self.has_wakes = has_wakes
-        """Whether the records hold every ``Wake``."""
+        """True if the records hold every ``Wake``."""
         # A restarted service delivered late what was due meanwhile; where its records lack the wakes, only when is unknown.
         self.exact_after = exact_after if has_wakes or header.simulated else math.inf
         self.now: Seconds = 0.0
@@ -176,7 +176,7 @@ class _Replay:
         return None if same and self.now == time else self._difference(time, record, replayed)
 
     def _event(self, time: Seconds, event: Event) -> Difference | None:
-        """An event goes in when the core has no command left; an answer waits until the core has asked."""
+        """An event goes in when the core has no command left; an answer waits for the core's question."""
         if isinstance(event, Wake):
             if self.pending or not self.wakes:
                 return self._difference(time, event, self.pending[0] if self.pending else None)

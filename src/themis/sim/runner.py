@@ -78,7 +78,7 @@ def outages(cluster: Cluster, *, mtbf_s: Seconds, lasts_s: Seconds, until: Secon
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """Everything that determines a run; equal simulations give equal logs, byte for byte."""
+    """All inputs of a run; equal simulations give equal logs, byte for byte."""
 
     workload: Workload
     cluster: Cluster
@@ -95,10 +95,10 @@ class Simulation:
     """Actual cost of changes of GPUs, where it differs from ``settings.container_s``; seconds, 0 or more.
 
     Each start takes the next of them, and after the last the first again. Where all starts cost the same, identical
-    jobs of an app stay in step for ever, which real ones never do, and bids see a tie where there is none.
+    jobs of an app stay in step for ever, which real ones never do, and bids see a tie that does not exist.
     """
     finish_s: Sequence[Seconds] = ()
-    """Seconds from a gang's last step to its report, in turn as above; 0 where empty."""
+    """Seconds from a gang's last step to its report, cycled over jobs as above; 0 if empty."""
     stop_s: Sequence[Seconds] = ()
     """Seconds that a preempted gang takes to release its GPUs, in turn as above; 0 where empty."""
     changes: Sequence[tuple[Seconds, SettingsChanged | MachineResized | MachineJoined | UserWeightsSet]] = ()

@@ -48,7 +48,7 @@ class Cancel(Protocol):
     """Handle of a scheduled event."""
 
     def cancel(self) -> None:
-        """It will not be delivered."""
+        """Cancel the event: it will not be delivered."""
         ...
 
 
@@ -106,9 +106,9 @@ class SimulatedExecutor(Executor):
         self.start_s = cycle(start_s or (settings.container_s,))
         self.finish_s, self.stop_s = cycle(finish_s or (0.0,)), cycle(stop_s or (0.0,))
         self.late = any(finish_s)
-        """Whether a gang may be preempted between its last step and the report of it."""
+        """True if a gang may be preempted between its last step and the report of it."""
         self.measures = measures
-        """Whether gangs report their speeds: of each model, batch, type, gang, place and partner once."""
+        """True if gangs report their speeds: of each model, batch, type, gang, place and partner once."""
         self._reported: set[tuple[object, ...]] = set()
         self.gpu_types = gpu_types
         """GPU type of each GPU id; grows as machines join."""
@@ -200,7 +200,7 @@ class SimulatedExecutor(Executor):
         gang.pending.append(self.timer.schedule(at + next(self.finish_s), reached))
 
     def _stretches(self, gang: _Gang) -> Iterator[tuple[float, Regime, int]]:
-        """(end, regime, number of the check there or 0) of what is left up to the target, in order."""
+        """(end, regime, number of the check there or 0) of the remaining stretches up to the target, in order."""
         done, end = gang.done, 0.0
         for regime in gang.spec.regimes:
             end += regime.steps
@@ -259,7 +259,7 @@ class SimulatedExecutor(Executor):
         return gang.spec.model, regime.batch
 
     def _neighbour(self, job: int, partner: tuple[str, int] | None) -> None:
-        """Somebody joined or left a gang's GPUs: what it has yet to do takes another time.
+        """Another job joined or left a gang's GPUs: recompute the time of its remaining work.
 
         Leaves out what a neighbour's later regimes change, and work lost in a crash from before the change.
         """
@@ -294,7 +294,7 @@ class SimulatedExecutor(Executor):
             here.remove(job)
             for other in here:
                 self._neighbour(other, None)
-        # A gang that reached its target is gone by then, and so is one whose machine failed.
+        # A gang that reached its target, or whose machine failed, is gone by then.
         gone = now if cause in ("finished", "rung", "failed") else now + next(self.stop_s)
         if self.late and gone > now and done >= gang.target - 1e-9:
             # It was about to report that.

@@ -41,7 +41,7 @@ BOOK = ProfileBook.of(
 
 
 def shared_book(share: float) -> ProfileBook:
-    """The same models, each of which keeps this share of its speed beside any other on one GPU."""
+    """The same models, each of which keeps this share of its speed with any partner on one GPU."""
     names = tuple(BOOK.profiles)
     return ProfileBook.of(
         replace(BOOK.get(name), beside={(ANY_TYPE, 0, other, 0): share for other in names}) for name in names
@@ -62,7 +62,7 @@ def machines(*gpus: int, per_rack: int = 8, gpu_type: str = "gpu") -> Cluster:
 
 
 def job(steps: float, gpus: int | tuple[int, int] = 1, *, model: str = "flat", **more: object) -> Job:
-    """A job of so many steps; ``gpus`` is a number or (fewest, most)."""
+    """A job of this many steps; ``gpus`` is a number or (fewest, most)."""
     low, high = (gpus, gpus) if isinstance(gpus, int) else gpus
     given = {"name": "j", "step_scale": 1.0, **more}
     return Job(model=model, regimes=(Regime(steps=steps),), gpus_min=low, gpus_max=high, **given)  # type: ignore[arg-type]
@@ -230,7 +230,7 @@ def _choosy(workload: Workload) -> Workload:
 
 
 def leased_twice(log: Sequence[tuple[Seconds, object]]) -> list[int]:
-    """GPUs that a log grants to two jobs on one seat at once; empty for every honest log."""
+    """GPUs that a log grants to two jobs on one seat at the same time; empty for every correct log."""
     from themis.model.events import Grant, Revoke
 
     holder: dict[tuple[int, int], int] = {}

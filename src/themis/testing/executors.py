@@ -6,7 +6,7 @@ Plug-in authors call it from a test of their own, with a ``Rig`` that makes thei
         check_executor(my_rig)
 
 The kit's jobs are elastic, of one step a second at most, and their app has id 0. A rig's programs must save what they
-did when they are stopped, and go on from there. Nothing here measures time: a check waits for events, and fails when
+did when they are stopped, and continue from there. Nothing here measures time: a check waits for events, and fails when
 the rig says that none will come.
 """
 
@@ -66,7 +66,7 @@ def check_executor(make: MakeRig) -> None:
 
 
 def checks() -> tuple[Callable[[MakeRig], None], ...]:
-    """Every check, to be parametrized over."""
+    """All checks, to be parametrized over."""
     return (
         check_finishes,
         check_stops_once,
@@ -81,7 +81,7 @@ def checks() -> tuple[Callable[[MakeRig], None], ...]:
 
 
 def check_finishes(make: MakeRig) -> None:
-    """A granted gang starts, reaches its target, and lets go when its lease is ended: one event each, in this order."""
+    """A granted gang starts, reaches its target, and releases its GPUs at its lease's end: one event each, in order."""
     spec = _app(1)
     with make(spec) as rig:
         seen = _Seen(rig, spec)
@@ -95,7 +95,7 @@ def check_finishes(make: MakeRig) -> None:
 
 
 def check_stops_once(make: MakeRig) -> None:
-    """A gang that is told to stop says so once, after all else, and never claims more than it had to do."""
+    """A preempted gang reports its stop once, after all other events, and never claims more steps than its target."""
     spec = _app(1)
     with make(spec) as rig:
         seen = _Seen(rig, spec)
@@ -108,7 +108,7 @@ def check_stops_once(make: MakeRig) -> None:
 
 
 def check_goes_on(make: MakeRig) -> None:
-    """The next attempt goes on from the checkpoint; nothing of the last one is heard after its end."""
+    """The next attempt resumes from the checkpoint; the last one sends nothing after its end."""
     spec = _app(1)
     with make(spec) as rig:
         seen = _Seen(rig, spec)
@@ -124,7 +124,7 @@ def check_goes_on(make: MakeRig) -> None:
 
 
 def check_resizes(make: MakeRig) -> None:
-    """An elastic job goes on with another number of GPUs, fewer or more."""
+    """An elastic job continues with another number of GPUs, fewer or more."""
     spec = _app(1)
     with make(spec) as rig:
         seen = _Seen(rig, spec)
@@ -139,7 +139,7 @@ def check_resizes(make: MakeRig) -> None:
 
 
 def check_early_stop(make: MakeRig) -> None:
-    """A gang may be told to stop before it has started."""
+    """A gang may be preempted before it has started."""
     spec = _app(1)
     with make(spec) as rig:
         seen = _Seen(rig, spec)
@@ -164,7 +164,7 @@ def check_renewal(make: MakeRig) -> None:
 
 
 def check_rungs(make: MakeRig) -> None:
-    """A target short of all the work is reached and reported, with its loss; the next grant goes on from it."""
+    """A target short of all the work is reached and reported, with its loss; the next grant continues from it."""
     spec = _app(1)
     with make(spec) as rig:
         seen = _Seen(rig, spec)
@@ -215,7 +215,7 @@ def check_other_commands(make: MakeRig) -> None:
 
 @dataclass(slots=True)
 class _Seen:
-    """A rig and everything that came out of it."""
+    """A rig and all its events."""
 
     rig: Rig
     spec: App

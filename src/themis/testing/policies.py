@@ -199,7 +199,7 @@ def _check_served(s: Snapshot, answer: GpuGrant, agents: Agents, idle: Int) -> N
 
 
 def _fits(s: Snapshot, idle: Int, row: ExclusiveRow) -> bool:
-    """Whether a row can be had of the idle GPUs; one gang is enough to call them wasted."""
+    """True if a row can be had of the idle GPUs; one gang is enough to call them wasted."""
     near = np.ones(len(idle), dtype=bool)
     if row.anchor != NONE:
         near = np.arange(len(idle)) == row.anchor if row.span == Locality.MACHINE else s.machine_rack == row.anchor

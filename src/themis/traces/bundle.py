@@ -1,4 +1,4 @@
-"""A path as the trace files that it holds: one file, a folder of files or a tar archive; and what it looks like.
+"""A path as the trace files that it holds: one file, a folder of files or a tar archive; and its format.
 
 Readers of headed CSV know their files by the columns. The others look at a ``Glimpse``: the first characters and the
 names inside, read once for all of them.
@@ -45,7 +45,7 @@ class Glimpse:
 
 
 def glimpse(path: Path) -> Glimpse:
-    """Look at a path; what cannot be read looks empty, so that whoever reads it can say why."""
+    """Look at a path; an unreadable one looks empty, so that its reader can report the reason."""
     try:
         if is_bundle(path):
             return Glimpse(path=path, head="", members=tuple(members(path)))
@@ -56,7 +56,7 @@ def glimpse(path: Path) -> Glimpse:
 
 
 def is_bundle(path: Path) -> bool:
-    """Whether the path is a folder or an archive."""
+    """True if the path is a folder or an archive."""
     return path.is_dir() or path.name.endswith(_ARCHIVES)
 
 

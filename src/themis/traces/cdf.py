@@ -39,7 +39,7 @@ class Cdf:
 
     @property
     def mean(self) -> float:
-        """Mean of what ``smooth`` draws."""
+        """Mean of the values that ``smooth`` draws."""
         pairs = zip(self.points, self.points[1:], strict=False)
         return sum((share - before) * (low + value) / 2 for (low, before), (value, share) in pairs)
 
@@ -65,7 +65,7 @@ SERVICE = Cdf(
 """GPU-seconds per app, the same for both workloads (mean 829,343: 9.6 GPU days)."""
 
 JOBS_1 = Cdf(((1, 0.0), (20, 0.23), (22, 0.35), (56, 0.55), (60, 0.69), (90, 1.0)))
-"""Jobs per app, workload 1."""
+"""Jobs per app in workload 1."""
 
 JOBS_2 = Cdf(((1, 0.0), (5, 0.43), (13, 0.70), (23, 0.77), (28, 0.87), (64, 0.90), (87, 0.96), (90, 1.0)))
 """Jobs per app, workload 2."""

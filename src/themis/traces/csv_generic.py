@@ -62,7 +62,7 @@ COLUMNS = (
     "group_weight",
     "dynamic",
 )
-"""Every column of the format, in the order of the documentation."""
+"""All columns of the format, in the order of the documentation."""
 
 WRITTEN = tuple(c for c in COLUMNS if c not in {"gpus", "duration_s"})
 """Columns that the writer writes: the exact ones, not the convenience ones."""
@@ -79,7 +79,7 @@ class GenericCsv:
 
     @classmethod
     def recognises(cls, header: tuple[str, ...]) -> bool:
-        """Whether a file with these columns is of this format."""
+        """True if a file with these columns is of this format."""
         return {"app", "submit_s"} <= set(header)
 
     def read(self, path: Path, *, seed: int = 0, book: ProfileBook = DEFAULT_BOOK) -> Workload:
@@ -101,7 +101,7 @@ class GenericCsv:
         return Workload(name=stem(path.name), apps=apps, source=f"file: {path}", users=users, groups=groups)
 
     def scan(self, path: Path, book: ProfileBook, on_fault: OnFault) -> None:
-        """Report every faulty row; of an app without any, what its rows disagree on."""
+        """Report all faulty rows; for an app without any, the contradictions between its rows."""
         by_app: dict[str, list[TableRow]] = {}
         for row in read_rows(path, COLUMNS, ("app", "submit_s"), on_fault=on_fault):
             with _noting(on_fault):
@@ -150,7 +150,7 @@ def _noting(on_fault: OnFault) -> Iterator[None]:
 
 
 def _sound(row: TableRow, app: str, position: int, book: ProfileBook, rates: ReferenceRates, on_fault: OnFault) -> bool:
-    """Whether a row is right by itself."""
+    """True if a row is right by itself."""
     try:
         _arrival(row)
         _job(row, app, position, book, rates)

@@ -91,7 +91,7 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """How a file is laid out, where it is not plain CSV.
+    """Format of a file that is not plain CSV.
 
     Attributes
     ----------

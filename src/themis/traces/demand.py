@@ -1,7 +1,7 @@
-"""How many GPUs a workload would hold at each moment if nobody ever waited: demand, to compare with a cluster.
+"""GPUs that a workload would hold at each moment if no job ever waited: demand, to compare with a cluster.
 
 Every job starts when its app arrives and takes its time on ``gpus_max`` reference GPUs at the best placement; a sweep's
-rungs follow one another, brackets run beside each other, and curve stopping ends jobs as in its dry run. Demand above
+rungs follow one another, brackets run side by side, and curve stopping ends jobs as in its dry run. Demand above
 the capacity is what has to queue.
 """
 
@@ -43,7 +43,7 @@ class DemandCurve:
         return float(self.gpus.mean())
 
     def above(self, capacity: float) -> float:
-        """Share of the time, in [0, 1] and as fine as the stretches, in which more GPUs are wanted than there are."""
+        """Share of the time, in [0, 1] and as fine as the stretches, in which demand exceeds the GPUs."""
         return float((self.gpus > capacity).mean())
 
 

@@ -1,7 +1,7 @@
 """The demo: sixteen apps of three users that fill a 32-GPU cluster for about a day.
 
 Made to be looked at. Long sweeps arrive before short jobs (so first-come-first-served hurts the short), gangs of
-4 and 8 that suffer when spread stand beside jobs that do not care, and more work arrives than the cluster can do in
+4 and 8 that suffer when spread run next to jobs that do not, and more work arrives than the cluster can do in
 the arrival window (load 1.3), so someone always waits. Users, models and sizes are made up; speeds are the profiles'.
 """
 

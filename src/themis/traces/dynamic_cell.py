@@ -1,7 +1,7 @@
 """Dynamic jobs as text, in the ``dynamic`` column of the generic CSV; what is written is read back exactly.
 
 gns 64=781.25 128=390.6             mode, then batch sizes with the model's steps in an epoch at each
-accordion 32=1562 256=195 regimes=4 at most so many regimes; 6 where nothing is said
+accordion 32=1562 256=195 regimes=4 maximum number of regimes; 6 by default
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def read_dynamic(text: str) -> Dynamic | None:
 
     Raises
     ------
-    ValueError : the text is none of the above. InputError : it is, but its numbers make no dynamic job.
+    ValueError : the text has another form. InputError : it is, but its numbers make no dynamic job.
     """
     if not text.strip():
         return None

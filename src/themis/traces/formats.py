@@ -68,7 +68,7 @@ class Reader(Protocol):
 
     @classmethod
     def recognises(cls, header: tuple[str, ...]) -> bool:
-        """Whether a CSV file with these columns is of this format."""
+        """True if a CSV file with these columns is of this format."""
         ...
 
     def read(self, path: Path, *, seed: int, book: ProfileBook) -> Workload:
@@ -82,7 +82,7 @@ class ByLooks(Protocol):
 
     @classmethod
     def fits(cls, seen: Glimpse) -> bool:
-        """Whether a path that looks like this is of this format."""
+        """True if a path that looks like this is of this format."""
         ...
 
 
@@ -114,7 +114,7 @@ def load_workload(
 
 
 def book_for(spec: str) -> str:
-    """The name of the book of profiles that a workload is of, where nobody says otherwise (``traces.profiles.library``)."""
+    """Name of a workload's book of profiles, unless the caller names one (``traces.profiles.library``)."""
     return str(getattr(registered().get(spec), "profiles", "")) if spec in registered() and _generates(spec) else ""
 
 
@@ -165,13 +165,13 @@ def readers_of(known: Mapping[str, type]) -> dict[str, type]:
 
 @lru_cache(maxsize=1)
 def registered() -> Mapping[str, type]:
-    """Every generator and reader by name: the built-ins, then those that installed packages register."""
+    """All generators and readers by name: the built-ins, then those that installed packages register."""
     found: dict[str, type] = {name: _import(target) for name, target in BUILT_IN.items()}
     for point in entry_points(group=GROUP):
         if point.name not in BUILT_IN:
             try:
                 found[point.name] = cast(type, point.load())
-            except Exception as error:  # a plug-in may fail in any way; whoever installed it needs its name
+            except Exception as error:  # a plug-in may fail in any way; the person who installed it needs its name
                 raise InputError(
                     f"trace format {point.name!r} ({point.value}) cannot be loaded: {error!r}. "
                     "Repair or uninstall the package that registers it."

@@ -45,11 +45,11 @@ Duration: TypeAlias = Callable[[TableRow, str, int, int], Seconds]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLog(JobLog):
-    """Options of traces without a header whose sixth of so many tab-separated cells is a number of steps."""
+    """Options of traces without a header whose sixth of these tab-separated cells is a number of steps."""
 
     @classmethod
     def fits(cls, seen: Glimpse) -> bool:
-        """Whether the first line has these cells."""
+        """True if the first line has these cells."""
         cells = seen.first_line.split("\t")
         return len(cells) == len(cls.columns) and cells[5].strip().replace(".", "", 1).isdigit()
 
@@ -118,7 +118,7 @@ class TracedWork:
         )
 
     def knows(self, model: str, batch: int) -> bool:
-        """Whether the book has a curve for exactly this batch size: names alone may mean another network."""
+        """True if the book has a curve for exactly this batch size: names alone may mean another network."""
         profile = self._book.profiles.get(model)
         return profile is not None and any(measured == batch for _, measured in profile.curves)
 

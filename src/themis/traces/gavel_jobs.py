@@ -1,12 +1,12 @@
 """Gavel's workloads, continuous-single and continuous-multiple, and their static form (Gavel §7.1).
 
-Every job is an app of its own: one of the 26 measured models, alike likely, that trains for
+Every job is an app of its own: one of the 26 measured models, equally likely, that trains for
 
     60 * 10^U(1.5, 3) s with probability 0.8,   60 * 10^U(3, 4) s with probability 0.2
 
 on V100s; its steps are that time at the rate measured with its GPUs. Arrivals are Poisson. Gangs take 1, 2, 4 or 8 GPUs with 70 %,
 10 %, 15 % and 5 %; the paper says 25 % for "between 2 and 4" and leaves their split to its code. A model that was not
-measured with so many GPUs is not drawn for a gang of them.
+measured with this many GPUs is not drawn for a gang of them.
 
 Assumptions: a job of high priority weighs 5; entities own equally many jobs on average.
 """
@@ -42,7 +42,7 @@ class _GavelJobs:
     ----------
     jobs : how many, at least 1.
     rate : arrivals an hour, above 0; the paper's high load is 5.6 for single GPUs and 2.6 for gangs, on 36 + 36 + 36 GPUs.
-    static : all jobs are there at once.
+    static : all jobs arrive at time 0.
     models : names of measured models, joined by commas; empty for all 26 pairs of model and batch size.
     days : durations to draw from evenly, in days; empty for the distribution above. (Cost: 0.5, 1, 2, 4, 8.)
     slo : factors on a job's duration to draw its deadline from evenly; empty for none. (Cost: 1.2, 2, 10.)
@@ -170,7 +170,7 @@ class GavelMulti(_GavelJobs):
 
 
 def _knows(book: ProfileBook) -> bool:
-    """Whether the book has every measured model on the reference, at every batch size."""
+    """True if the book has every measured model on the reference, at every batch size."""
     return all(
         name in book.profiles and profile.curves.keys() <= book.get(name).curves.keys()
         for name, profile in gavel_book().profiles.items()
@@ -179,7 +179,7 @@ def _knows(book: ProfileBook) -> bool:
 
 
 def _rates(book: ProfileBook, models: str) -> dict[int, list[tuple[str, int, float]]]:
-    """For each size of a gang: model, batch and steps/s on the reference of those that were measured so."""
+    """For each size of a gang: model, batch and measured steps/s on the reference type."""
     known = [name for name, p in gavel_book().profiles.items() if any(kind == REFERENCE for kind, _ in p.curves)]
     wanted = [name.strip() for name in models.split(",") if name.strip()] or known
     out: dict[int, list[tuple[str, int, float]]] = {gpus: [] for gpus, _ in SCALES}

@@ -27,7 +27,7 @@ class Itp(GroupedLog):
 
     @classmethod
     def fits(cls, seen: Glimpse) -> bool:
-        """Whether a folder or archive that looks like this is of this format."""
+        """True if a folder or archive that looks like this is of this format."""
         return seen.member("cluster[0-9]*.csv") is not None
 
     def rows(self, path: Path, on_fault: OnFault) -> Iterator[TableRow]:

@@ -1,4 +1,4 @@
-"""From a log of jobs to a workload: what every reader of job logs shares.
+"""Conversion of a log of jobs to a workload, shared by all readers of job logs.
 
 A reader turns each row into a ``Record``, or says why it is left out. Here records become apps: cut to a window,
 grouped, given a model where the log names none (``themis.traces.mix``), and steps such that a job takes exactly its
@@ -61,7 +61,7 @@ class Record:
     unknown: tuple[str, int] | None = None
     """Model and batch size in the log, where the profile book does not know them and ``model`` stands in."""
     changes: bool = False
-    """Whether the log says that the job changes its batch size, but not when, so that it is read as a static one."""
+    """True if the log says that the job changes its batch size, but not when, so that it is read as a static one."""
 
 
 Parse: TypeAlias = Callable[[TableRow], Record | str]
@@ -76,7 +76,7 @@ class JobLog:
     ----------
     start, end : seconds from the trace's start; apps that arrive in [start, end) are kept and arrivals counted from
         ``start``.
-    limit : keep the first so many apps; 0 keeps all.
+    limit : maximum number of apps kept, the first ones; 0 keeps all.
     user : keep only this user's jobs; empty keeps all.
     single_jobs : make each job an app of its own.
     models, network_intensive : see ``themis.traces.mix.model_mix``; for logs that name no models.
@@ -97,7 +97,7 @@ class JobLog:
     id_column: ClassVar[str] = ""
     """The column that must differ from row to row; empty where the log has none."""
     wall_clock: ClassVar[bool] = False
-    """Whether submissions are dates; the trace then starts with its first job."""
+    """True if submissions are dates; the trace then starts with its first job."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.start < self.end:
@@ -107,11 +107,11 @@ class JobLog:
 
     @classmethod
     def recognises(cls, header: tuple[str, ...]) -> bool:
-        """Whether a CSV file with these columns is of this format; what is no CSV is known by its looks (``fits``)."""
+        """True if a CSV file with these columns is of this format; what is no CSV is known by its looks (``fits``)."""
         return cls.dialect == CSV and set(cls.columns) <= set(header)
 
     def read(self, path: Path, *, seed: int = 0, book: ProfileBook = DEFAULT_BOOK) -> Workload:
-        """Read a workload; ``seed`` draws the models alone.
+        """Read a workload; ``seed`` draws only the models.
 
         Raises
         ------
@@ -139,7 +139,7 @@ class JobLog:
         return ()
 
     def scan(self, path: Path, book: ProfileBook, on_fault: OnFault) -> Scanned:
-        """Every record of the log that the options do not leave out, submissions counted from its start."""
+        """All records of the log that the options do not exclude, submissions counted from its start."""
         log = Scanned()
         parse = self.parser(path, book)
         names: set[str] = set()
@@ -199,7 +199,7 @@ class JobLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedLog(JobLog):
-    """Options of logs without apps: each job its own, or, with a gap, runs of alike submissions as one.
+    """Options of logs without apps: each job becomes an app, or, with a gap, so does each run of equal submissions.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Which model an app trains, where the trace does not say: drawn from a mix by a hash that never changes.
+"""Model of an app, where the trace names none: drawn from a mix by a hash that never changes.
 
 The draw depends on (seed, app name) alone, so neither the order of the rows nor a window cut out of the trace
 changes an app's model, and Python's own randomised ``hash`` plays no part.
@@ -33,13 +33,13 @@ class ModelMix:
 
 
 def unit_hash(seed: int, text: str) -> float:
-    """A number in [0, 1) that depends on (seed, text) alone, on every machine and Python version."""
+    """A number in [0, 1) that depends only on (seed, text), on every machine and Python version."""
     digest = hashlib.blake2b(f"{seed}/{text}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64
 
 
 def stream(seed: int, label: str) -> np.random.Generator:
-    """A generator of its own for each quantity drawn, so that one more draw of one leaves the others as they were."""
+    """A separate generator for each drawn quantity, so that one more draw of one leaves the others unchanged."""
     digest = hashlib.blake2b(label.encode(), digest_size=8).digest()
     return np.random.default_rng([seed, int.from_bytes(digest, "big")])
 

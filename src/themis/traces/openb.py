@@ -92,6 +92,6 @@ def _types(row: TableRow) -> tuple[str, ...]:
 
 
 def _last_deletion(path: Path) -> str:
-    """The end of the log; who reads it again complains about what is no number."""
+    """The end of the log; the second reader reports malformed numbers."""
     times = (row.text("deletion_time") for row in read_rows(path, required=("deletion_time",), on_fault=lambda _: None))
     return max((text for text in times if text.isdigit()), key=int, default="")

@@ -46,7 +46,7 @@ class PhillyJobs(GroupedLog):
 
     @classmethod
     def recognises(cls, header: tuple[str, ...]) -> bool:
-        """Whether a file with these columns is of this format."""
+        """True if a file with these columns is of this format."""
         return set(cls.columns) <= set(header) and "app_id" not in header
 
     def parser(self, path: Path, book: ProfileBook) -> Parse:

@@ -50,7 +50,7 @@ class PhillyLog(TenantLog):
 
     @classmethod
     def fits(cls, seen: Glimpse) -> bool:
-        """Whether a file that looks like this is of this format."""
+        """True if a file that looks like this is of this format."""
         return seen.head.lstrip().startswith("[") and '"attempts"' in seen.head
 
     def rows(self, path: Path, on_fault: OnFault) -> Iterator[TableRow]:
@@ -130,7 +130,7 @@ def _text(value: object) -> str:
 
 
 def _objects(text: str, name: str) -> Iterator[tuple[int, Any]]:
-    """Yield (line, job): one object at a time, so that each knows where it stands."""
+    """Yield (line, job): one object at a time, so that each has its line number."""
     decoder, at, line = json.JSONDecoder(), text.find("[") + 1, 1
     counted = 0
     if not at or text[: at - 1].strip():

@@ -1,4 +1,4 @@
-"""How long a Pollux job takes, from the measurements that come with its workloads (OSDI'21, on T4 GPUs).
+"""Duration of a Pollux job, from the measurements that come with its workloads (OSDI'21, on T4 GPUs).
 
     seconds = iterations(batch) * (step + accumulations * (step - sync))
 
@@ -50,7 +50,7 @@ class Application:
     local_limit: int
 
     def seconds(self, gpus: int, batch: int) -> Seconds | None:
-        """Duration of a run, or None where nobody measured so many GPUs or so large a batch."""
+        """Duration of a run, or None where this number of GPUs or this batch was not measured."""
         sizes = sorted(self.iterations)
         full, rest = divmod(gpus, MACHINE)
         measured = self.times.get(tuple(sorted((MACHINE,) * full + ((rest,) if rest else ()))))

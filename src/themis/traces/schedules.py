@@ -63,7 +63,7 @@ DOUBLINGS: Mapping[tuple[str, int, int], tuple[int, ...]] = MappingProxyType(
         ("ResNet-50", 64, 4): (191,),
     }
 )
-"""Epochs at which GNS doubles the batch size, by model, first batch size and GPUs; where there are none it never does."""
+"""Epochs at which GNS doubles the batch size, by model, first batch size and GPUs; without any it never does."""
 
 
 def schedule(mode: Mode, model: str, batch: int, gpus: int, epochs: int) -> tuple[Regime, ...]:

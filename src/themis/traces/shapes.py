@@ -50,7 +50,7 @@ def bag_app(draw: AppDraw, *, gpus: Sequence[tuple[int, int]], skew: float, rng:
 
     Parameters
     ----------
-    gpus : least and most GPUs of each job.
+    gpus : minimum and maximum GPUs of each job.
     skew : the jobs' lengths are lognormal, their logarithm deviating by this; 0 makes them equal. The longest job has
         the best loss curve, and so on down, as when curve stopping had ended the others early.
     """
@@ -82,7 +82,7 @@ def curve_app(
 
     Parameters
     ----------
-    gpus : least and most GPUs of each job.
+    gpus : minimum and maximum GPUs of each job.
     tuner : its ``check_steps`` is the share of a job's steps between reports, in (0, 1].
     jitter : the jobs' seconds per step differ by a lognormal factor, its logarithm deviating by this (Themis
         footnote 4).
@@ -115,7 +115,7 @@ def halving_app(draw: AppDraw, *, gpus: tuple[int, int], jitter: float, rng: np.
 
     Parameters
     ----------
-    gpus : least and most GPUs of every job.
+    gpus : minimum and maximum GPUs of every job.
     jitter : the jobs' seconds per step differ by a lognormal factor, its logarithm deviating by this (Themis
         footnote 4). Work is exact for jobs of average pace; what is realised depends on which jobs survive.
     """
@@ -155,7 +155,7 @@ def halving_sizes(jobs: int) -> tuple[int, ...]:
 
 
 def describe_parameters(name: str, parameters: object, seed: int) -> str:
-    """Where a generated workload came from, in one line that lets anybody draw it again."""
+    """Source of a generated workload, in one line from which it can be drawn again."""
     shown = []
     for field in fields(parameters):  # type: ignore[arg-type]
         value = getattr(parameters, field.name)

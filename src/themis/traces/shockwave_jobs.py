@@ -44,7 +44,7 @@ CLASSES: tuple[tuple[float, float, float], ...] = (
 )
 """Probability, least and most GPU-hours of a class of jobs."""
 HOURS = (0.2, 5.0)
-"""Duration range of any job that runs alone, in hours."""
+"""Duration range of any job alone, in hours."""
 RANGES: Mapping[str, tuple[tuple[int, ...], float]] = MappingProxyType(
     {
         "ResNet-50": ((16, 32, 64, 128), 100_000),

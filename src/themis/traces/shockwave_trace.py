@@ -44,7 +44,7 @@ LARGEST: Mapping[str, int] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """Training at one batch size for so many epochs, alone on its GPUs; ``seconds`` are those of one epoch."""
+    """Training at one batch size for this many epochs, alone on its GPUs; ``seconds`` are those of one epoch."""
 
     batch: int
     epochs: float
@@ -112,7 +112,7 @@ class ShockwaveTrace(StepLog):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How fast a job goes through its schedule, in the terms of a profile book."""
+    """Speed of a job through its schedule, in the terms of a profile book."""
 
     work: TracedWork
     model: str

@@ -54,7 +54,7 @@ class Slurm(GroupedLog):
 
     @classmethod
     def fits(cls, seen: Glimpse) -> bool:
-        """Whether a file that looks like this is of this format."""
+        """True if a file that looks like this is of this format."""
         return set(cls.columns) <= {part.strip() for part in seen.first_line.split("|")}
 
     def parser(self, path: Path, book: ProfileBook) -> Parse:
@@ -92,7 +92,7 @@ class Slurm(GroupedLog):
 
 
 def _gpus(row: TableRow) -> tuple[int, tuple[str, ...]]:
-    """GPUs and their types; a plain count is the sum of the typed ones, which stand beside it."""
+    """GPUs and their types; a plain count next to typed ones is their sum."""
     column = "AllocTRES" if row.text("AllocTRES") else "ReqTRES"
     if "AllocTRES" not in row.cells and "ReqTRES" not in row.cells:
         row.fail("AllocTRES", "a column AllocTRES or ReqTRES; add it to sacct's --format")

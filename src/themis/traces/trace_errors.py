@@ -1,4 +1,4 @@
-"""Every fault of a trace file, not the first alone: for whoever has to repair it."""
+"""All faults of a trace file, not the first alone: for the person who has to repair it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from themis.traces.profiles.models import DEFAULT_BOOK
 
 @runtime_checkable
 class Scans(Protocol):
-    """A reader that can go on after a fault."""
+    """A reader that can continue after a fault."""
 
     def scan(self, path: Path, book: ProfileBook, on_fault: OnFault) -> object:
         """Go through the file, reporting each faulty row."""
@@ -22,7 +22,7 @@ class Scans(Protocol):
 
 
 class _Enough(Exception):
-    """So many faults were asked for."""
+    """The requested number of faults is reached."""
 
 
 def find_faults(path: Path, reader: Reader, *, book: ProfileBook = DEFAULT_BOOK, limit: int = 20) -> list[InputError]:

@@ -31,8 +31,8 @@ class WorkloadSummary:
     work : GPU-seconds on reference GPUs with the best placement, what the tuners will run of it.
     stopped : jobs that tuners will stop early; under curve stopping, those of a dry run.
     offered_load : work / (span * GPUs); None where all apps arrive at once, or no cluster is given.
-    largest_gang : most GPUs that any job needs at least (``gpus_min``).
-    widest_job : most GPUs that any job can use (``gpus_max``).
+    largest_gang : largest minimum of GPUs of any job (``gpus_min``).
+    widest_job : largest maximum of GPUs of any job (``gpus_max``).
     longest_job : seconds of the longest job on its ``gpus_max`` reference GPUs, best placement.
     models : apps per model, by its first job, most frequent first.
     apps_per_user : most active first.
@@ -129,7 +129,7 @@ def by_user(workload: Workload, book: ProfileBook = DEFAULT_BOOK) -> list[UserSu
 
 
 def app_work(app: App, book: ProfileBook = DEFAULT_BOOK) -> GpuSeconds:
-    """GPU-seconds of an app on single reference GPUs, what its tuner will run of it.
+    """GPU-seconds of an app on single reference GPUs, for the part that its tuner will run.
 
     Of a sweep in rungs: each bracket's rungs with jobs of the app's average pace; under curve stopping: a dry run.
     """
@@ -137,12 +137,12 @@ def app_work(app: App, book: ProfileBook = DEFAULT_BOOK) -> GpuSeconds:
 
 
 def job_seconds(job: Job, gpus: int, rates: ReferenceRates) -> Seconds:
-    """Seconds of a job on so many reference GPUs, placed best."""
+    """Seconds of a job on this many reference GPUs with the best placement."""
     return sum(r.steps * r.pace * job.scale(r.batch) / rates(job.model, gpus, r.batch) for r in job.regimes)
 
 
 def paces(workload: Workload, book: ProfileBook = DEFAULT_BOOK) -> list[tuple[Job, Callable[[int], Seconds]]]:
-    """Every job, and its seconds per step (of a dynamic one: per epoch) alone on its most GPUs, by batch size."""
+    """All jobs, with their seconds per step (of a dynamic one: per epoch) alone on the most GPUs, by batch size."""
     rates = ReferenceRates(book)
 
     def pace(job: Job) -> Callable[[int], Seconds]:

@@ -1,7 +1,7 @@
 """Tuners as text, in the ``tuner`` column of the generic CSV; what is written is read back exactly.
 
 bag
-halving 8x1000 4x2000                     rungs of jobs x steps, each for so many more steps
+halving 8x1000 4x2000                     rungs of jobs x steps, each for this many more steps
 hyperband 8x100 4x200 | 4x150 2x300       brackets of rungs
 curve check_steps=500 keep=2              curve stopping; keep, confidence, warmup and noise have defaults
 """
@@ -28,7 +28,7 @@ def read_tuner(text: str) -> Tuner:
 
     Raises
     ------
-    ValueError : the text is none of the above. InputError : it is, but its numbers make no tuner.
+    ValueError : the text has another form. InputError : it is, but its numbers make no tuner.
     """
     kind, _, rest = text.strip().partition(" ")
     match kind:

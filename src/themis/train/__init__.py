@@ -3,7 +3,7 @@
     from themis import train
 
     run = train.Run(save=save, load=load)  # save(path) and load(path) are yours
-    for step in run.steps(10_000):  # goes on where the last checkpoint left off
+    for step in run.steps(10_000):  # continues where the last checkpoint left off
         run.report(loss=train_step(step))
 
 Works the same without Themis around it. It imports the standard library alone; ``themis.train.pytorch``,

@@ -114,7 +114,7 @@ class NoiseScale:
         self._before, self._size = now, batch_size
 
     def _of_parts(self) -> tuple[int, float]:
-        """How many parts the last step had over all ranks, and the mean squared norm of their gradients."""
+        """Number of parts of the last step over all ranks, and the mean squared norm of their gradients."""
         passes, squares = max(self._parts, default=0), self._squares
         self._parts, self._squares = [0] * len(self.parameters), None
         dist, device = process_group(), self.parameters[0].device
@@ -138,7 +138,7 @@ class NoiseScale:
 
     @property
     def value(self) -> float:
-        """The noise scale in examples, NaN while there is no estimate; inf only where no gradient is seen at all."""
+        """The noise scale in examples, NaN while there is no estimate; inf only without any gradient."""
         if not self._steps:
             return math.nan
         noise, signal = max(float(self._means[0]), 0.0), self._signal()
@@ -159,13 +159,13 @@ class NoiseScale:
 
     @property
     def significant(self) -> bool:
-        """Whether any of the four estimates of the signal is three standard errors from 0."""
+        """True if any of the four estimates of the signal is three standard errors from 0."""
         mean = torch.cat([self._means[1:2], self._means[4:7]])
         square = torch.cat([self._means[2:3], self._means[7:10]])
         return bool((mean.square() > 9 * self._evenness * (square - mean.square()).clamp_min(0)).any())
 
     def advise(self, batch_size: int, limit: int) -> int:
-        """The batch size to go on with: doubled, up to the limit, where one of three holds after the warm-up.
+        """The batch size to continue with: doubled, up to the limit, if one of three conditions holds after warm-up.
 
         The noise scale has grown by ``growth`` since the last change (Shockwave §5); it is ``ROOM`` times the batch, so that
         each example of a doubled batch counts for nine tenths of one now; or the signal is not significant, which means a scale far
@@ -205,7 +205,7 @@ squares of that; the predictions times each other."""
 
 
 def _rate(steps: int, smooth: float) -> float:
-    """Weight of the latest of so many steps: all of the first, three times an equal part later."""
+    """Weight of the latest of this many steps: 1 for the first, later three times an equal part."""
     return max(3.0 / (steps + 2), 1 - smooth)
 
 

@@ -1,4 +1,4 @@
-"""Agreement across ranks: all of a gang stop, save and go on at the same step, or the first to leave hangs the others.
+"""Agreement across ranks: all ranks stop, save and continue at the same step, or the first to leave hangs the others.
 
 One function does it, the elementwise maximum over the ranks. PyTorch's process group gives it as soon as there is one;
 another framework passes its own.

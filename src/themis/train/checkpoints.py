@@ -25,7 +25,7 @@ class Checkpoints:
         self.folder, self.keep = Path(folder), keep
 
     def latest(self) -> tuple[Path, dict[str, Any]] | None:
-        """Path of the newest state and where training stood, or None. One whose record is unreadable is passed over."""
+        """Path of the newest state and the position of training, or None. One with an unreadable record is skipped."""
         for path in reversed(self._all()):
             with contextlib.suppress(OSError, ValueError):
                 position = json.loads((path / "themis.json").read_text())
@@ -34,7 +34,7 @@ class Checkpoints:
         return None
 
     def draft(self, step: int) -> Path:
-        """Where a checkpoint is written before it counts, the same on every rank."""
+        """Path of a checkpoint before it counts, the same on every rank."""
         return self.folder / f".step-{step:012d}.draft"
 
     def begin(self, step: int) -> Path:

@@ -1,4 +1,4 @@
-"""For the Trainer of Hugging Face transformers, by its own conventions: a callback, and the newest checkpoint folder::
+"""Integration with the Trainer of Hugging Face transformers: a callback, and the newest checkpoint folder::
 
     trainer = Trainer(..., args=TrainingArguments(output_dir=huggingface.output_dir("out"), ...), callbacks=[ThemisCallback()])
     trainer.train(resume_from_checkpoint=huggingface.last_checkpoint(trainer.args.output_dir))

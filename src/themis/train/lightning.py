@@ -1,4 +1,4 @@
-"""For Lightning's Trainer, by its own conventions: a callback, and the checkpoint to go on with::
+"""Integration with Lightning's Trainer, by its own conventions: a callback, and the checkpoint to continue with::
 
     trainer = Trainer(..., callbacks=[ThemisCallback()])
     trainer.fit(model, ckpt_path=lightning.last_checkpoint())

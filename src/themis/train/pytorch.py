@@ -4,7 +4,7 @@
     for batch in run.batches(loader, epochs=90): ...
 
 Saved are the state dicts of whatever has one, without the wrapper of ``DistributedDataParallel``, and the random
-number generators of every rank. With the same number of ranks a resumed run goes on exactly as if it had never
+number generators of every rank. With the same number of ranks a resumed run continues exactly as if it had never
 stopped; with another number, each rank keeps the seeds that the script gave it.
 """
 
@@ -35,7 +35,7 @@ def state(**parts: Any) -> dict[str, Any]:
             )
 
     def save(path: Path) -> None:
-        # All ranks come here, for their random state; one writes.
+        # All ranks call this, because each contributes its random state; one rank writes.
         random_states, rank = _random_states()
         if rank == 0:
             torch.save({"parts": {n: _bare(p).state_dict() for n, p in parts.items()}, "random": random_states}, path)

@@ -43,7 +43,7 @@ class Run:
     save_every_s : time between checkpoints in addition to those at the end and at a preemption.
     check_every_s : about how often the ranks agree on stopping; ``report_every_s`` : how often rank 0 reports.
     leave : end the process with exit code 143 once a preempted run has saved; False ends the loop and sets ``preempted``.
-    checkpoints : folder or ``Checkpoints``; by default the job's THEMIS_CHECKPOINT_DIR, and none where there is none.
+    checkpoints : folder or ``Checkpoints``; by default the job's THEMIS_CHECKPOINT_DIR, and none if there is none.
     agree : elementwise maximum over the ranks; by default PyTorch's process group, if there is one.
     world : what is known from the environment.
 
@@ -75,7 +75,7 @@ class Run:
         self.save_every_s, self.check_every_s, self.report_every_s = save_every_s, check_every_s, report_every_s
         self.step = self.epoch = self.batch = self.batch_size = 0
         self._batch_size = 0
-        """That of the ongoing epoch; ``batch_size`` is what the script wants from the next one on."""
+        """Batch size of the ongoing epoch; ``batch_size`` is the script's request for the next one."""
         self.preempted = False
         self._agree = agree
         self._each_epoch: Callable[[int], object] | None = None
@@ -92,7 +92,7 @@ class Run:
         self._saved_at = self._reported_at = time.monotonic()
         self._calls = self._check_at = 0
         self._window = (0, 0.0)
-        """Steps and seconds of training since the last report, but for the attempt's first step, which warms up."""
+        """Steps and seconds of training since the last report, without the attempt's first step, which warms up."""
         self._pace = 0.0
         """Seconds of a step, smoothed; 0 before the second one."""
         self._observed_at = math.nan
@@ -123,13 +123,13 @@ class Run:
         before each epoch that has another one.
 
         A sampler with ``set_epoch`` gets the epoch, a loader with a seeded ``generator`` has it seeded again for each
-        epoch, so an interrupted epoch goes on with the order that it began with. Batches that were already used are
+        epoch, so an interrupted epoch continues with the order that it began with. Batches that were already used are
         drawn and dropped. With another number of batches (another number of ranks) the position is scaled.
         """
         wanted = self._position()
         made = loader if isinstance(loader, Iterable) else loader()
         seed, self._batch_size = _seed(made), self.batch_size
-        # An epoch that was interrupted goes on with its own; what was wanted from the next one on comes then.
+        # An interrupted epoch resumes with its own batch size; the requested one applies from the next epoch.
         self.batch_size = wanted or self.batch_size
         while self.epoch < epochs and not self._at_target():
             if self.batch == 0 and self.batch_size != self._batch_size:
@@ -218,7 +218,7 @@ class Run:
         self._tell()
 
     def should_preempt(self) -> bool:
-        """Whether to save and stop now, the same on every rank; every rank calls it equally often."""
+        """True if to save and stop now, the same on every rank; every rank calls it equally often."""
         self._agreed(save_due=False)
         return self.preempted
 
@@ -267,7 +267,7 @@ class Run:
         signal.signal(number, preempt)
 
     def _agreed(self, *, save_due: bool) -> bool:
-        """Whether to save now; ``preempted`` is set where any rank was preempted."""
+        """True if to save now; ``preempted`` is set where any rank was preempted."""
         self._calls += 1
         if self._calls < self._check_at:
             return False
@@ -283,7 +283,7 @@ class Run:
         return saving > 0
 
     def _watch(self) -> None:
-        """From here on an exception that nothing catches means that this step could not be saved, whoever saves."""
+        """From here on an uncaught exception means that this step could not be saved, by the loop or the script."""
         before = sys.excepthook
 
         def hook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
@@ -324,7 +324,7 @@ class Run:
     # ---- state ---------------------------------------------------------------------------------------------------
 
     def _position(self) -> int:
-        """Take up where the newest checkpoint stands; returns the batch size that was to follow, 0 if there is none."""
+        """Resume at the newest checkpoint; returns the next batch size, 0 if there is none."""
         latest = self._same_everywhere(self.checkpoints) if self.checkpoints and not self._loaded else None
         if latest is not None:
             position = latest[1]

@@ -28,7 +28,7 @@ class World:
 
     @classmethod
     def read(cls, env: Mapping[str, str] | None = None) -> World:
-        """From THEMIS_*, RANK and WORLD_SIZE."""
+        """Read from THEMIS_*, RANK and WORLD_SIZE."""
         env = os.environ if env is None else env
         checkpoint, run = env.get("THEMIS_CHECKPOINT_DIR"), env.get("THEMIS_RUN_DIR")
         return cls(
@@ -44,7 +44,7 @@ class World:
         )
 
     def told_to_stop(self) -> bool:
-        """Whether the node agent asked this gang to stop, also where its signal did not come through."""
+        """True if the node agent asked this gang to stop, even if its signal was lost."""
         return self.run_dir is not None and (self.run_dir / "stop").exists()
 
     def report(self, row: Mapping[str, float | bool | str | None]) -> None:

@@ -37,7 +37,7 @@ SETTINGS: Mapping[str, object] = {
     "container": 1,
     "progress": 1,
     "grace": 5,
-    # Ada, Ben and Cleo are no users of this system, so their jobs run as whoever starts the demonstration.
+    # Ada, Ben and Cleo are no accounts of this system, so their jobs run as the user who starts the demonstration.
     "single_trust": "true",
 }
 START_S = 60.0
@@ -49,9 +49,9 @@ def run(folder: Path, *, machines: str = "2x4", policy: str = "fair_finish", lim
 
     Parameters
     ----------
-    folder : gets the apps' files, the service's home (``home``) and the event log (``live.jsonl``).
+    folder : gets the apps' files, the service's data directory (``home``) and the event log (``live.jsonl``).
     machines : virtual machines, as ``themis up`` takes them; at least four GPUs on one, for the job that can use four.
-    limit_s : the demonstration is given up after so long.
+    limit_s : the demonstration is aborted after this many seconds.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def check(machines: str, policy: str) -> None:
 
 @contextmanager
 def service(home: Path, *, machines: str, policy: str, settings: Mapping[str, object]) -> Iterator[None]:
-    """``themis up`` with virtual machines, in a process of its own, until the block ends.
+    """Run ``themis up`` with virtual machines in a separate process until the block ends.
 
     Raises
     ------
@@ -151,7 +151,7 @@ def _until_it_answers(home: Path, process: subprocess.Popen[bytes]) -> None:
 
 
 def _watch(client: Client, folder: Path, limit_s: float) -> Sequence[pb.App]:
-    """Submit, one user after the other, and show how it goes until all is over."""
+    """Submit, one user after the other, and show progress until all apps have finished."""
     began = time.monotonic()
     waiting = list(USERS)
     with Live(console=err, refresh_per_second=4, transient=True) as live:
@@ -173,7 +173,7 @@ def _watch(client: Client, folder: Path, limit_s: float) -> Sequence[pb.App]:
 
 
 def _picture(apps: Sequence[pb.App], client: Client, elapsed: float) -> Group:
-    """Who has which GPU, and how far everybody is."""
+    """Table of the apps with their GPUs and progress."""
     colour = {app.name: COLOURS[USERS.index(app.user)] for app in apps if app.user in USERS}
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, title=f"{elapsed:4.0f} s, real processes on virtual GPUs")
     for column in ("app", "user", "state", "GPUs", "jobs done", "progress", "rho"):
@@ -209,7 +209,7 @@ def show(run: RunMetrics, folder: Path) -> Path:
 
 
 def remove(folder: Path) -> None:
-    """Drop an earlier demonstration, and only that: other files of the folder, or somebody's own home there, stay."""
+    """Remove an earlier demonstration only: other files in the folder or a user's own data directory there stay."""
     if not (folder / "home" / "up.log").exists():
         return
     shutil.rmtree(folder / "home")

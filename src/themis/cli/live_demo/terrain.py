@@ -1,4 +1,4 @@
-"""What the demo trains: a small network that learns a landscape, height at a place, by gradient descent.
+"""Training task of the demo: a small network that learns a landscape, height by place, by gradient descent.
 
 The data are the elevations around Jacksboro, Tennessee, which come with matplotlib. Training is real; the pace is not:
 each step waits for its batch as if from a slow disk, shared among the GPUs, so that eight virtual GPUs are worth their number
@@ -85,7 +85,7 @@ class Net:
             np.savez(file, count=self.count, loss=self.loss, waves=self.waves, **flat)
 
     def load(self, path: Path) -> None:
-        """Its inverse."""
+        """The inverse of ``save``."""
         with np.load(path) as data:
             self.count, self.loss, self.waves = int(data["count"]), float(data["loss"]), data["waves"]
             self.weights = [data[f"w{i}"] for i in range(len(self.weights))]
@@ -111,7 +111,7 @@ def main() -> None:
     run = train.Run(save=net.save, load=net.load, check_every_s=0.2, report_every_s=0.5)
     for step in run.steps(given.steps):
         began = time.monotonic()
-        # The batch depends on the step alone, so a run that was stopped ends as one that was not.
+        # The batch depends on the step alone, so a preempted run ends like an uninterrupted one.
         batch = np.random.default_rng((given.seed, step)).integers(len(heights), size=BATCH)
         net.step(places[batch], heights[batch])
         run.report(loss=net.loss)

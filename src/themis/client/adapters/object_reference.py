@@ -43,7 +43,7 @@ class Reference:
 
 
 def reference(function: Callable[..., Any]) -> Reference:
-    """How a job can find this function.
+    """Reference by which a job can import this function.
 
     Raises
     ------

@@ -3,8 +3,8 @@
     study = optuna.create_study(storage="sqlite:///study.db", study_name="lr", pruner=optuna.pruners.MedianPruner())
     optimize(study, objective, n_trials=50, gpus=1, hours=0.5)
 
-The objective is an ordinary one. In its job it may use ``themis.train`` to save and go on; a preempted trial stays running
-in the study, keeps its parameters, and is called again on other GPUs.
+The objective is an ordinary one. In its job it may use ``themis.train`` to save and continue; a preempted trial stays
+running in the study, keeps its parameters, and is called again on other GPUs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def optimize(
 ) -> pb.App:
     """Run trials as an app, and wait for it; the study then holds them. ``more`` : as for ``submit``.
 
-    Interrupted, the app goes on; ``client.cancel`` ends it. Trials that it leaves unfinished are reported as failed.
+    Interrupted, the app continues; ``client.cancel`` ends it. Trials that it leaves unfinished are reported as failed.
     """
     with nullcontext(client) if client else Client() as connection:
         made, mark = _submit(connection, study, objective, n_trials, **more)
@@ -56,7 +56,7 @@ def submit(
     study : with any storage that other processes see.
     objective : a function at the top of a script or module. Where a trial spans machines, those but the first call it
         with None, as ``TorchDistributedTrial`` expects.
-    gpus : of a trial; or (fewest, most). ``hours`` : what a trial is believed to need on one GPU.
+    gpus : of a trial; or (fewest, most). ``hours`` : estimated hours of a trial on one GPU.
     more : fields of ``SubmitRequest`` (name, user, weight, retries, deadline_s) and of ``Program`` (env, cwd, grace_s, launch).
 
     Raises
@@ -117,7 +117,7 @@ def _enqueue(study: optuna.Study, n_trials: int, mark: str) -> list[int]:
 
 
 def _close(study: optuna.Study, mark: str) -> None:
-    """Trials of an app that is over and did not finish them."""
+    """Trials that a finished app left unfinished."""
     from optuna.trial import TrialState
 
     for trial in study.get_trials(deepcopy=False, states=(TrialState.WAITING, TrialState.RUNNING)):
@@ -130,7 +130,7 @@ def _storage(study: optuna.Study) -> Any:
     import optuna
 
     storage = study._storage
-    # Optuna wraps databases in a cache of its own, which is made again where the study is loaded.
+    # Optuna wraps databases in its own cache, which is rebuilt where the study is loaded.
     storage = getattr(storage, "_backend", storage)
     if not in_memory(study):
         return storage
@@ -143,7 +143,7 @@ def _storage(study: optuna.Study) -> Any:
 
 
 def in_memory(study: optuna.Study, *, refuse: bool = False) -> bool:
-    """Whether only this process sees the study; InputError where that will not do."""
+    """True if only this process sees the study; InputError where that will not do."""
     import optuna
 
     found = isinstance(study._storage, optuna.storages.InMemoryStorage)

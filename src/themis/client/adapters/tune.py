@@ -38,9 +38,9 @@ from themis.errors import InputError
 
 DESK, KEY, PATHS, CPUS = "THEMIS_TUNE_DESK", "THEMIS_TUNE_KEY", "THEMIS_TUNE_PATHS", "THEMIS_TUNE_CPUS"
 LOOK_S = 5.0
-"""Between looks at whether trials wait for an app that is over."""
+"""Seconds between checks for trials that wait for a finished app."""
 ENDING_S, END_LOOK_S = 30.0, 0.2
-"""For workers to end when a sweep is over, and between looks at whether they have."""
+"""Seconds that workers get to end after a sweep, and seconds between two checks."""
 Address = tuple[str, int]
 
 
@@ -61,7 +61,7 @@ def on_themis(
     ----------
     train : a function of the config that calls ``tune.report``, or a subclass of ``tune.Trainable``.
     workers : trials that may train at the same time. ``gpus`` : of each; or (fewest, most), then the number changes with the lease
-        and ``THEMIS_GPUS`` has it. ``hours`` : what a worker is believed to need on one GPU for its part of the sweep.
+        and ``THEMIS_GPUS`` has it. ``hours`` : estimated hours of a worker's part of the sweep on one GPU.
     cpus : of the actor of each trial, which only waits and hands on.
     more : fields of ``SubmitRequest`` (user, weight, retries) and of ``Program`` (cwd, grace_s, checkpoint_dir).
 
@@ -134,7 +134,7 @@ def on_themis(
 
 
 def await_over(connection: Client, apps: Sequence[int]) -> None:
-    """Until the workers, which were sent that there are no more trials, have ended, so that their apps count as completed.
+    """Wait until the workers, which know that no trials are left, have ended, so that their apps count as completed.
 
     Workers that never got GPUs in ``ENDING_S`` are not waited for.
     """
@@ -145,7 +145,7 @@ def await_over(connection: Client, apps: Sequence[int]) -> None:
 
 
 def leased(controller: Any, trial: Any, result: dict[str, Any], scheduler: Any) -> Any:
-    """For ``ResourceChangingScheduler(base, resources_allocation_function=leased)``: a trial has what is leased to its worker.
+    """Resource allocation function for ``ResourceChangingScheduler``: a trial gets the GPUs leased to its worker.
 
     Tune then pauses a trial whose number of GPUs changed, and starts it again from its checkpoint with what it has now.
     """
@@ -162,13 +162,13 @@ def leased(controller: Any, trial: Any, result: dict[str, Any], scheduler: Any) 
 
 @dataclass(slots=True, eq=False)
 class TrialBroker:
-    """Where trials wait for a worker and workers for a trial; first come, first served."""
+    """Matches trials with workers; first come, first served."""
 
     listener: Listener
     trials: deque[tuple[Connection, str]] = field(default_factory=deque)
-    """And their ids."""
+    """Connections of trials, with their ids."""
     workers: deque[tuple[Address, int]] = field(default_factory=deque)
-    """And their GPUs."""
+    """Addresses of workers, with their GPUs."""
     gpus: dict[str, int] = field(default_factory=dict)
     """GPUs of the last worker of each trial, by trial id."""
     listener_key: bytes = b""
@@ -194,7 +194,7 @@ class TrialBroker:
 
     @property
     def address(self) -> Address:
-        """Where it listens."""
+        """Address of the listener."""
         host, port = self.listener.address
         return str(host), int(port)
 
@@ -216,9 +216,9 @@ class TrialBroker:
             self._match()
 
     def end(self) -> None:
-        """There will be no more trials: workers that wait, or come from now on, are sent that and end as jobs that are done."""
+        """Notify that no trials are left: workers that wait, or come later, end as completed jobs."""
         self.ending = True
-        # Its own thread sends it, as it alone pairs.
+        # The pairing thread sends it, because it alone knows the pairs.
         with contextlib.suppress(OSError, EOFError), dial(self.address, authkey=self.listener_key) as caller:
             caller.send(("ending", None))
 
@@ -232,7 +232,7 @@ class TrialBroker:
                 worker.send(None)
 
     def refuse(self, why: str) -> None:
-        """There will be no worker for those that wait."""
+        """Refuse all waiting trials: no worker will come."""
         while self.trials:
             with contextlib.suppress(OSError, IndexError), self.trials.popleft()[0] as trial:
                 trial.send(why)
@@ -245,7 +245,8 @@ class TrialBroker:
             # One with as many GPUs as the trial had, if there is one: a change costs it a restart.
             worker = next((w for w in self.workers if w[1] == self.gpus.get(id)), self.workers[0])
             with contextlib.suppress(OSError):
-                # A trial that Tune has stopped hung up: that can be read, nothing else ever can.
+                # Tune stopped this trial and closed its connection: the end can still be read, but no further trial
+                # can.
                 if not trial.poll():
                     # Before the trial can ask for them.
                     self.gpus[id] = worker[1]
@@ -302,7 +303,7 @@ class Conversation:
     def hold(
         self, worker: Connection, word: tuple[Any, ...], report: Callable[[dict[str, Any], Path | None], None]
     ) -> None:
-        """With one worker, to the end or until it is gone (EOFError, OSError); then call it with the next one.
+        """Serve one worker until it ends or disconnects (EOFError, OSError), then the next one.
 
         Raises
         ------

@@ -1,8 +1,8 @@
-"""A class trainable's actor: Tune's own ``Trainable``, whose steps, checkpoints and restores are a worker's work.
+"""A class trainable's actor: Tune's own ``Trainable``, whose steps, checkpoints and restores run on a worker.
 
-Tune asks for a step, a worker makes it; where there is none, the actor waits. A worker that is preempted makes a checkpoint
-after its step, with which the next one goes on; after one that was killed, steps since the last checkpoint are made
-again, unheard.
+Tune asks for a step, a worker makes it; without a worker, the actor waits. A worker that is preempted makes a
+checkpoint after its step, with which the next one goes on; after one that was killed, steps since the last checkpoint
+are made again, unheard.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Part:
         return found
 
     def load(self, saved: Any) -> None:
-        """Go on from a checkpoint of Tune's: a folder, or a dictionary."""
+        """Restore from a checkpoint of Tune: a folder or a dictionary."""
         self.hang_up()
         self.count += 1
         folder = self.root / f"checkpoint{self.count}"

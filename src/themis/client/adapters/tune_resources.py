@@ -25,5 +25,5 @@ class LeasedGpus(tune.PlacementGroupFactory):  # type: ignore[misc]
 
 
 def seen_by_trainable(cpus: float, gpus: int) -> Any:
-    """As the trainable finds its resources, whose process has both."""
+    """The trial's resources as the trainable sees them: one bundle, because its process has both CPUs and GPUs."""
     return tune.PlacementGroupFactory([{"CPU": cpus, "GPU": gpus}])

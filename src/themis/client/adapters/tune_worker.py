@@ -1,4 +1,4 @@
-"""``python -m themis.client.adapters.tune_worker``: a job that trains trials of Ray Tune, one after another.
+"""``python -m themis.client.adapters.tune_worker``: a job that trains trials of Ray Tune sequentially.
 
 Each trial gets a fresh process, a fork of this one, which has imported Tune and never touched a GPU: nothing of the last one
 is left on the GPUs. A function finds ``tune.report`` and ``tune.get_checkpoint`` as in a trial's actor; here they speak to
@@ -44,7 +44,7 @@ class TuneTrial:
         self.preempted = False
 
     def report(self, metrics: dict[str, Any], *, checkpoint: Any = None, **_: object) -> None:
-        """Hand metrics and checkpoint on; returns when Tune goes on, and ends the process when it should stop."""
+        """Pass on metrics and a checkpoint; returns when Tune continues, ends the process if Tune stops the trial."""
         if checkpoint is None:
             self.send("report", dict(metrics))
         else:
@@ -57,13 +57,13 @@ class TuneTrial:
             leave(PREEMPTED)
 
     def get_checkpoint(self) -> Any:
-        """Where to go on from, or None."""
+        """The checkpoint to resume from, or None."""
         from ray import tune
 
         return tune.Checkpoint.from_directory(str(self.checkpoint)) if self.checkpoint else None
 
     def get_context(self) -> TuneTrial:
-        """As much of Tune's context as there is here."""
+        """The part of Tune's context that is available here."""
         return self
 
     def get_trial_id(self) -> str:
@@ -79,7 +79,7 @@ class TuneTrial:
         return seen_by_trainable(float(os.environ.get(CPUS, "1")), _gpus())
 
     def send(self, kind: str, value: Any = None, folder: Path | None = None) -> None:
-        """To the actor, with a checkpoint or without."""
+        """Send to the actor, with or without a checkpoint."""
         file = None if folder is None else pack(folder)
         with self.there():
             self.actor.send((kind, value, file is not None))
@@ -90,7 +90,7 @@ class TuneTrial:
 
     @contextmanager
     def there(self) -> Iterator[None]:
-        """A trial that Tune has stopped hangs up; its process here ends."""
+        """Tune closes the connection of a trial that it stops; the trial's process ends then."""
         try:
             yield
         except (EOFError, OSError):
@@ -123,7 +123,7 @@ def main() -> int:
         if code == NO_MORE:
             return 0
         if code < 0:
-            # What ended the trial's process ends the job, so that it is judged as it would be alone.
+            # The cause that ended the trial's process also ends the job, so that it is judged as if it ran alone.
             signal.signal(-code, signal.SIG_DFL)
             os.kill(os.getpid(), -code)
         if code:
@@ -173,7 +173,7 @@ def apart(work: Callable[[], int], actor: Connection) -> int:
 
 
 def keep() -> None:
-    """Report that the work so far is not lost with this process, as Tune has its outcome or a checkpoint to go on from.
+    """Report that the work so far survives this process: Tune has its outcome or a checkpoint to resume from.
 
     Tune's files are elsewhere; of a job that leaves nothing in its own folder the scheduler believes that a preemption costs it
     everything, and that it falls ever further behind.
@@ -184,7 +184,7 @@ def keep() -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """End a trial's process, which is a fork: what its parent would do at its end is not for it."""
+    """End a trial's process, which is a fork: the parent's exit handlers are not for it."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -220,7 +220,7 @@ def serve(actor: Connection, root: Path) -> int:
 
 
 def _serve_class(trial: TuneTrial, kind: type[Any], config: dict[str, Any], root: Path) -> None:
-    """Until the actor disconnects, or the job is preempted; whatever the trainable raises."""
+    """Serve until the actor disconnects or the job is preempted; raises what the trainable raises."""
     made = _in_trial(trial, kind, root)(config)
     if trial.checkpoint is not None:
         made.load_checkpoint(read_saved(trial.checkpoint))
@@ -253,7 +253,7 @@ def _serve_class(trial: TuneTrial, kind: type[Any], config: dict[str, Any], root
 
 
 def _in_trial(trial: TuneTrial, kind: type[Any], root: Path) -> type[Any]:
-    """The class, whose public properties describe the trial."""
+    """The trainable class; its public properties describe the trial."""
     steps = property(lambda self: trial.iteration)
     facts = {
         "iteration": steps,
@@ -267,7 +267,7 @@ def _in_trial(trial: TuneTrial, kind: type[Any], root: Path) -> type[Any]:
 
 
 def _stand_in(trial: TuneTrial) -> None:
-    """Tune's public functions lead to the trial, by whatever name they were imported; there is no session here."""
+    """Redirect Tune's public functions to the trial, under every name they were imported by; no session exists here."""
     from ray import tune
 
     for name in ("report", "get_checkpoint", "get_context"):

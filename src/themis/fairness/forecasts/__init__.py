@@ -1,1 +1,1 @@
-"""Forecasting of what is not yet known: how long dynamic jobs stay at each batch size (Shockwave §5)."""
+"""Forecasts of unknown quantities: the time that dynamic jobs stay at each batch size (Shockwave §5)."""

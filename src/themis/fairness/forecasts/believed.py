@@ -18,7 +18,7 @@ from themis.model.units import Float
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimation:
-    """How much was measured before jobs run.
+    """Settings of profiling before jobs run.
 
     Attributes
     ----------
@@ -98,7 +98,7 @@ def _with_estimates(book: ProfileBook, references: References, found: dict[Confi
         changed[model] = replace(profile, curves=curves, beside=beside, source=f"{profile.source}; partly estimated")
     names = {model for model, _ in found}
     for config, r in row.items():
-        # What references keep beside new jobs is estimated too.
+        # Shares that references keep beside new jobs are estimated too.
         model, batch = config
         profile = changed.get(model, book.get(model))
         beside = {key: s for key, s in profile.beside.items() if key[1] != batch or (key[2], key[3]) not in found}

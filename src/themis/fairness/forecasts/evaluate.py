@@ -1,4 +1,4 @@
-"""How far forecasts are from what jobs then did, against their progress (Shockwave §5, figure 5).
+"""Errors of forecasts against what jobs then did, by progress (Shockwave §5, figure 5).
 
 Three errors of the expected trajectory when a share of a job's epochs is done:
 
@@ -105,7 +105,7 @@ class Errors:
     progress : Float[P], shares of epochs done. ``jobs`` : their names.
     changes : Bool[J], the job does change its batch size.
     error : Float[rules, kinds, J, P], in the order of ``RULES`` and ``KINDS``.
-    change_expected : Bool[rules, J, P], whether a change is believed to be more likely to come than not.
+    change_expected : Bool[rules, J, P], true if a further change is estimated to be likelier than none.
     """
 
     progress: Float
@@ -115,7 +115,7 @@ class Errors:
     change_expected: Bool
 
     def wrongly_believed(self, rule: Rule) -> float:
-        """Share of the jobs believed to change, when they come, that never do; NaN where none is believed to."""
+        """Share of jobs that never change among those forecast on arrival to change; NaN without any."""
         some = self.change_expected[RULES.index(rule), :, 0]
         return float((~self.changes[some]).mean()) if some.any() else math.nan
 
@@ -137,13 +137,13 @@ def evaluate(
 
     Parameters
     ----------
-    jobs : those that are not dynamic, or whose schedule is declared, are left out; with each, its seconds per epoch
-        alone on its gang by batch size.
+    jobs : each with its seconds per epoch alone on its gang, by batch size; static jobs and declared schedules are
+        ignored.
     learning : POSTERIOR's prior is learned from the jobs before, in the order given.
 
     Raises
     ------
-    InputError : none is left, or points is below 1.
+    InputError : no such job is left, or points is below 1.
     """
     if points < 1:
         raise InputError(f"points is {points}, expected at least 1.")
@@ -169,13 +169,13 @@ def evaluate(
 
 
 def remember(history: History, job: Job, changes: int) -> None:
-    """A job finished after so many changes; those that declare one batch size teach nothing."""
+    """Record a finished job's number of changes; jobs that declare one batch size teach nothing."""
     if job.dynamic is not None and job.dynamic.hidden and len(job.dynamic.batches) > 1:
         learn(history, str(job.dynamic.mode), job.model, job.regimes[0].batch, changes)
 
 
 def _errors(job: Job, pace: Callable[[int], Seconds], progress: Float, history: History) -> tuple[Float, Bool]:
-    """[rules, kinds, P], and whether a change is believed to come [rules, P]."""
+    """[rules, kinds, P], and true if a change is forecast [rules, P]."""
     assert job.dynamic is not None
     truth = Trajectory(tuple(r.batch for r in job.regimes), tuple(r.steps for r in job.regimes))
     total, seconds = job.steps, truth.seconds(pace)

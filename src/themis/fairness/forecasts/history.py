@@ -1,4 +1,4 @@
-"""How often a dynamic job changes its batch size: a prior learned from jobs that finished.
+"""Number of batch size changes of a dynamic job: a prior learned from finished jobs.
 
 Counts of finished jobs by how often they changed, for each mode, each model under it, and each first batch size of that. A
 prior begins flat, with half of all jobs never changing, and each finer group counts as ``STRENGTH`` jobs of the coarser one
@@ -13,15 +13,15 @@ History: TypeAlias = dict[tuple[str, ...], list[int]]
 """(mode), (mode, model) or (mode, model, first batch size) -> jobs that never changed, that changed once, ..."""
 
 NEVER = 0.5
-"""Share of jobs that are believed never to change where none has finished: about that of the published schedules."""
+"""Prior share of jobs that never change, before any has finished: about that of the published schedules."""
 STRENGTH = 2.0
 """Jobs that what is known of a coarser group counts as."""
 MOST = 64
-"""Changes that are counted one by one; more count as so many."""
+"""Largest number of changes with a count of its own; larger ones count as this."""
 
 
 def learn(history: History, mode: str, model: str, batch: int, changes: int) -> None:
-    """A job that began at ``batch`` finished after so many changes of its batch size, 0 or more."""
+    """Learn from a finished job that began at ``batch`` and changed its batch size 0 or more times."""
     for key in _keys(mode, model, batch):
         counts = history.setdefault(key, [])
         counts += [0] * (min(changes, MOST) + 1 - len(counts))

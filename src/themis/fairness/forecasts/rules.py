@@ -1,8 +1,8 @@
-"""How many epochs a dynamic job's regimes will have had: the posterior mean, by four rules (Shockwave §5).
+"""Number of epochs of a dynamic job's regimes: the posterior mean, by four rules (Shockwave §5).
 
 Three are the paper's, of a job whose number of regimes K is known: its prior is Dirichlet, Dir(E/K, ..., E/K), of the shares of
 its E epochs. POSTERIOR is ours: K is unknown, 1 included, and given K the shares are Dir(1, ..., 1), which is to say that its K - 1
-changes come at any epoch alike. Arrays are
+changes come at all epochs with equal chance. Arrays are
 over jobs; of each, ``past`` epochs were done in finished regimes, ``seen`` in the ongoing one, and ``later`` regimes are
 expected after it. Which batch sizes these have is the business of ``model.dynamic``.
 """

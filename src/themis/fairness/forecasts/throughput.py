@@ -1,4 +1,4 @@
-"""Throughputs of jobs that nobody has profiled: a few measurements, matrix completion, the nearest reference (Gavel §3.3, §6).
+"""Throughputs of unprofiled jobs: a few measurements, matrix completion, the nearest reference (Gavel §3.3, §6).
 
 Reference jobs were measured in full: how fast they are on each GPU type against one type, what they keep of their speed
 beside each other reference, and what that keeps beside them. Of a new job a few of these entries are measured. A low-rank
@@ -24,7 +24,7 @@ RANK = 8
 """Maximum rank of the completed matrix: 8 components explain 90 % of the variation of the shipped table (26 rows)."""
 
 RIDGE = 0.1
-"""On the factors, in squares of entries, which are shares of speed; an assumption."""
+"""Ridge penalty of the factors, in squares of entries, which are shares of speed; an assumption."""
 
 _SWEEPS, _SETTLED = 1000, 1e-9
 
@@ -171,7 +171,7 @@ def complete(value: Float, known: Bool, *, rank: int = RANK, ridge: float = RIDG
 
 
 def _regress(rest: Float, weight: Float, other: Float, ridge: float) -> Float:
-    """The best factor of the rows, the columns' being ``other`` [C, r]: one ridge regression a row, all at once."""
+    """Best factors of the rows for given column factors ``other`` [C, r]: one ridge regression a row, batched."""
     gram = np.einsum("nc,ci,cj->nij", weight, other, other) + ridge * np.eye(other.shape[1])
     out: Float = np.linalg.solve(gram, ((weight * rest) @ other)[:, :, None])[:, :, 0]
     return out

@@ -27,21 +27,21 @@ from typing import NoReturn
 CGROUP, NAMESPACE, NONE = "cgroup", "namespace", "none"
 KINDS = (CGROUP, NAMESPACE, NONE)
 KILL = "cgroup.kill"
-"""Since Linux 5.14; before, a cgroup is frozen and its processes are killed one by one."""
+"""Since Linux 5.14; before, a cgroup is frozen and its processes are killed individually."""
 PERIOD_US = 100_000
 """Period of CPU quotas in microseconds, the default of the kernel."""
 MOST_PROCESSES = 1 << 22
-"""The largest number that the kernel takes as a limit of processes."""
+"""Largest process limit that the kernel accepts."""
 CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWPID = 0x00020000, 0x10000000, 0x20000000
 MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_SLAVE = 2, 4, 8, 0x4000, 0x80000
 PR_SET_PDEATHSIG = 1
 REMOVE_S = 0.5
-"""A cgroup whose last process has just ended can be busy for a moment."""
+"""Seconds for which a cgroup can be busy after its last process has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """How one gang's processes on one machine are held together.
+    """Container of one gang's processes on one machine.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class Cell:
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """Every cgroup of the gang."""
+        """All cgroups of the gang."""
         return (*filter(None, (self.group,)), *self.limits)
 
     def enter(self) -> None:
@@ -78,7 +78,7 @@ class Cell:
         return found
 
     def empty(self) -> bool:
-        """Whether the kernel counts no process in the gang's cgroup, or there is none."""
+        """True if the kernel counts no process in the gang's cgroup, or the cgroup does not exist."""
         try:
             events = Path(self.group, "cgroup.events").read_text() if self.group else "populated 0"
         except OSError:
@@ -86,7 +86,7 @@ class Cell:
         return "populated 0" in events
 
     def kill(self) -> None:
-        """SIGKILL to every process of the gang's cgroup, with those that are being forked meanwhile."""
+        """SIGKILL to every process of the gang's cgroup, including processes that are being forked."""
         if not self.group:
             return
         with contextlib.suppress(OSError):

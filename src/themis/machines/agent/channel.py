@@ -1,4 +1,4 @@
-"""How messages travel between processes of one machine: lines of JSON over a Unix socket in a private folder.
+"""Messages between processes of one machine: lines of JSON over a Unix socket in a private folder.
 
 ``Channel`` is all that agent and arbiter know of it; another transport (gRPC) has the same three methods.
 """
@@ -79,7 +79,7 @@ class Channel(Protocol):
 
 
 class Rate:
-    """How much one machine may send: ``BYTES_S`` and ``MESSAGES_S`` on average over ``WINDOW_S``; ``clock`` : seconds."""
+    """Rate limit of one machine: ``BYTES_S``, ``MESSAGES_S`` on average over ``WINDOW_S``; ``clock`` : seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
@@ -102,11 +102,11 @@ class Rate:
 
 
 class SocketChannel(Channel):
-    """Over a connected stream socket; ``rate`` : of what comes, None for no bound."""
+    """Channel over a connected stream socket; ``rate`` : limit of incoming data, None for no limit."""
 
     def __init__(self, connection: socket.socket, rate: Rate | None = None) -> None:
         self.socket, self.rate = connection, rate
-        # An agent that hangs must not hang the arbiter: a peer that reads nothing for so long is lost.
+        # An agent that hangs must not hang the arbiter: a peer that reads nothing for this many seconds is lost.
         self.socket.settimeout(10.0)
         self.buffer = b""
 
@@ -150,7 +150,7 @@ class SocketChannel(Channel):
 
 
 class ServedChannel(SocketChannel):
-    """The arbiter's end: how much comes is bounded, and what its machine does not read makes nobody wait.
+    """The arbiter's end: incoming data is bounded, and a machine that reads nothing blocks nobody else.
 
     ``clock`` : seconds, never set back.
     """
@@ -161,7 +161,7 @@ class ServedChannel(SocketChannel):
         self.socket.setblocking(False)
         self.unsent = b""
         self.moved_at = 0.0
-        """When the machine took something last."""
+        """Time of the machine's last read."""
 
     def send(self, message: Message) -> None:
         """One line, now or as soon as the machine reads."""
@@ -208,7 +208,7 @@ def listen(path: Path) -> socket.socket:
 
 
 def connect(path: Path) -> SocketChannel | None:
-    """A channel to whoever listens there, or None."""
+    """A channel to the process that listens there, or None."""
     client = socket.socket(socket.AF_UNIX)
     try:
         with short(path) as name:

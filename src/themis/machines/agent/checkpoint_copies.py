@@ -36,17 +36,17 @@ SIGN_S = 30.0
 KEPT = 2
 """Complete copies that are kept."""
 NEW = ".themis-restore"
-"""In a checkpoint folder that a restore began and did not finish: the job did not run there, and nothing of it is copied."""
+"""In a checkpoint folder, the mark of an unfinished restore: the job did not run there, and nothing of it is copied."""
 MARKER = re.compile(r"copy-(\d{1,9})-(\d{1,9})\.json")
 TRIES = 3
 THROUGH_SERVICE = "themis://"
-"""As in ``messages``, which this script does not import."""
+"""Same as in ``messages``, which this script does not import."""
 PACKED, PACKED_CODE = "copy.tar", "packed"
-"""In a task's folder: the archive for the service, and the exit code of what wrote the final one."""
+"""Files in a task's folder: the archive for the service, and the exit code of the process that wrote the final one."""
 CHECKPOINTS, OUTPUTS = "checkpoints", "outputs"
 """Folders in that archive."""
 MOST_MEMBERS, DEEPEST = 200_000, 200
-"""As in ``prepare``, which unpacks no more."""
+"""Same as in ``prepare``, which unpacks no more."""
 MOST_NAMED = 20
 """Sentences about what was left out of one copy."""
 FILTER: dict[str, Any] = {"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}
@@ -87,7 +87,7 @@ class Place:
         self.fs.pipe_file(f"{self.path}/{name}", json.dumps(value).encode())
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """A marker; None where there is none, or half of one."""
+        """Read a marker; None if it is missing or incomplete."""
         with contextlib.suppress(OSError, ValueError):
             found = json.loads(self.fs.cat_file(f"{self.path}/{name}"))
             return found if isinstance(found, dict) else None
@@ -134,7 +134,7 @@ class _Hashing:
 
 
 def save(place: Place, folder: Path, attempt: int, number: int, *, final: bool) -> bool:
-    """Copy a folder; returns whether there was anything that a job may go on from.
+    """Copy a folder; returns True if it held anything that a job can resume from.
 
     Raises
     ------
@@ -192,7 +192,7 @@ def _state(folder: Path) -> list[tuple[str, int, int]]:
 
 
 def pack(file: IO[bytes], checkpoints: Path | None, work: Path, outputs: Sequence[str]) -> list[str]:
-    """Write the archive for the service; returns sentences about what was left out. Nothing is written where there is nothing.
+    """Write the archive for the service; returns sentences about what was left out. An empty folder gives no archive.
 
     Parameters
     ----------
@@ -228,7 +228,7 @@ def pack(file: IO[bytes], checkpoints: Path | None, work: Path, outputs: Sequenc
 def _within(
     archive: tarfile.TarFile, path: Path, name: str, left: list[str], count: Iterator[int]
 ) -> Callable[[tarfile.TarInfo], tarfile.TarInfo | None]:
-    """As ``_own``, and links that lead out of the folder are left out; absolute ones into it become relative."""
+    """Same as ``_own``, but links that lead out of the folder are left out and absolute ones in it become relative."""
     own, top = _own(archive), os.path.realpath(path) if not path.is_symlink() else str(path)
 
     def member(found: tarfile.TarInfo) -> tarfile.TarInfo | None:
@@ -339,7 +339,7 @@ def _line(sentence: str) -> bytes:
 
 
 def succeeded(task: Path) -> bool:
-    """Whether the final copy of this task is at its URL."""
+    """True if the final copy of this task is at its URL."""
     with contextlib.suppress(OSError):
         return (task / "copied").read_text() == "0"
     return False
@@ -349,7 +349,7 @@ def succeeded(task: Path) -> bool:
 
 
 def _save_for(task: Path, number: int, final: bool) -> int:
-    """Started by the agent, maybe as root: a child takes on the job's user; the file ``copied`` says that it is over."""
+    """Started by the agent, maybe as root: a child takes on the job's user; the file ``copied`` marks the end."""
     raw = json.loads((task / "task.json").read_text())
     spec = raw["spec"]
     log = open(raw["logs"][0], "ab", buffering=0)  # noqa: SIM115

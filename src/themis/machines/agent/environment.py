@@ -25,11 +25,11 @@ INHERITED = (
 OWN = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR")
 """Inherited where jobs run as the agent's own user."""
 CLEAN_PATH = "/usr/local/bin:/usr/bin:/bin"
-"""PATH where they run as another one: the agent is root's there, whose own folders are no concern of theirs."""
+"""PATH of jobs under another account: the agent is root's there, and root's own folders are of no use to them."""
 
 
 def rank_env(spec: TaskSpec, number: int, run: str, inherited: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of the task's ``number``-th process, but for MASTER_ADDR and MASTER_PORT.
+    """Environment of the task's ``number``-th process, without MASTER_ADDR and MASTER_PORT.
 
     Parameters
     ----------

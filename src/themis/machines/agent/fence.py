@@ -22,7 +22,7 @@ _CALL = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x":
 """Number of the system call bpf(2), which the C library has no function for."""
 _LOAD, _ATTACH, _DEVICE_PROGRAM, _DEVICE_HOOK, _ALLOW_MULTI = 5, 8, 15, 6, 2
 _CHAR = 2
-"""BPF_DEVCG_DEV_CHAR, in the low half of the first word of what the program is given; major and minor are the other words."""
+"""BPF_DEVCG_DEV_CHAR, in the low half of the first word of the program's input; major and minor are the other words."""
 _ATTRIBUTES = 128
 """Bytes of the call's argument: room for the fields of both commands."""
 
@@ -36,7 +36,7 @@ class Node:
 
     @classmethod
     def of(cls, path: Path) -> Node:
-        """The device of this file. Raises OSError where there is none."""
+        """The device of this file. Raises OSError if it is missing."""
         number = path.stat().st_rdev
         return cls(os.major(number), os.minor(number))
 
@@ -72,7 +72,7 @@ def _program(nodes: Iterable[Node]) -> bytes:
         _instruction(0x61, 3, source=1, offset=4),  # r3 = major
         _instruction(0x61, 4, source=1, offset=8),  # r4 = minor
         _instruction(0xB7, 0, value=1),  # r0 = 1
-        _instruction(0x15, 2, offset=1, value=_CHAR),  # a character device: go on
+        _instruction(0x15, 2, offset=1, value=_CHAR),  # a character device: continue
         _instruction(0x95),  # return r0
     ]
     for node in nodes:

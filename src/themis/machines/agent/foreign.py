@@ -92,7 +92,7 @@ class Foreign:
 
 
 def numbers_agree() -> bool:
-    """Whether NVML's pids are those of this process's /proc; in a container with a PID namespace of its own they are not."""
+    """True if NVML's pids are those of this process's /proc; in a container with its own PID namespace they are not."""
     try:
         return os.readlink("/proc/self/ns/pid") == INIT_NAMESPACE
     except OSError:

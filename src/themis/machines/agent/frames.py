@@ -127,7 +127,7 @@ class Frames:
         self.reader, self.writer = reader, writer
 
     async def read(self, most: int = LONGEST) -> tuple[bytes, bytes]:
-        """The next frame: its kind and what is in it.
+        """The next frame: its kind and its content.
 
         Raises
         ------
@@ -163,7 +163,7 @@ def as_control(data: bytes) -> Control:
 
     Raises
     ------
-    ProtocolError : it is none.
+    ProtocolError : it is not a valid frame.
     """
     found = parsed(data)
     kind = found.get("kind") if isinstance(found, dict) else None

@@ -1,8 +1,8 @@
 """This machine's GPUs as NVML finds them, and claims on them, so that no two agents of one machine deal out the same.
 
-A claim is a lock on a file that only its account can open. Whoever has the file open holds the lock: arbiter, agent and the
-supervisors that it started, but not their ranks, which could release it. So a GPU is free for another agent once no supervisor of
-the last one is left, however that ended.
+A claim is a lock on a file that only its account can open. Every process with the file open holds the lock: arbiter,
+agent and the supervisors that it started, but not their ranks, which could release it. So a GPU is free for another
+agent once no supervisor of the last one is left, however that ended.
 
     /var/tmp/themis-gpus-UID/     mode 711, of the account
         GPU-...                   mode 600
@@ -50,12 +50,12 @@ class Claim:
 
 
 def claim(devices: Sequence[str], count: int, base: Path = CLAIMS, *, ours: Set[str] = frozenset()) -> list[Claim]:
-    """Claim so many of these GPUs, in this order; all or none.
+    """Claim this many of these GPUs, in this order; all or none.
 
     Parameters
     ----------
     base : where each account has a folder of its own.
-    ours : those that something which this home started still has claimed; they are shared with it.
+    ours : those that something which this data directory's arbiter started still has claimed; they are shared with it.
 
     Raises
     ------
@@ -82,7 +82,7 @@ def claim(devices: Sequence[str], count: int, base: Path = CLAIMS, *, ours: Set[
         try:
             if device not in ours:
                 _lock(lock, fcntl.F_WRLCK)
-            # Held by many from here on, but nobody else gets it alone; whoever did so in between has it.
+            # Shared from here on, so no other service gets it alone; a service that claimed it in between keeps it.
             _lock(lock, fcntl.F_RDLCK)
         except BlockingIOError:
             os.close(lock)
@@ -156,7 +156,7 @@ def _elsewhere(base: Path, devices: Iterable[str]) -> dict[str, list[int]]:
 
 
 def _locks() -> set[tuple[int, int, int]]:
-    """(major, minor, inode) of every locked file that this process may know of."""
+    """(major, minor, inode) of every locked file that is visible to this process."""
     found = set()
     with contextlib.suppress(OSError):
         for major, minor, inode in re.findall(r" ([0-9a-f]+):([0-9a-f]+):(\d+) ", LOCKS.read_text()):
@@ -172,13 +172,13 @@ def _account(uid: int) -> str:
 
 
 def claim_all(devices: Sequence[str], root: Path, machines: Iterable[Path], base: Path = CLAIMS) -> list[Claim]:
-    """Claim these GPUs for the home of ``root``; what an arbiter before this one left on them may go on.
+    """Claim these GPUs for the data directory of ``root``; processes that an earlier arbiter left on them may continue.
 
     ``machines`` : folders of its agents. ``base`` : as of ``claim``.
 
     Raises
     ------
-    InputError : another home, or another node agent, has some of them.
+    InputError : another service, or another node agent, has some of them.
     """
     if not devices:
         return []
@@ -205,7 +205,7 @@ def nvml_gpus() -> list[tuple[str, str]]:
 
     Raises
     ------
-    InputError : no driver, or no GPU; says how to go on without.
+    InputError : no driver, or no GPU; says how to continue without.
     """
     instead = "Say --gpus N for N virtual GPUs, on which jobs run without any."
     try:
@@ -253,7 +253,7 @@ def device_nodes(devices: Sequence[str]) -> dict[str, Node]:
 
 
 def _node(nvml: Any, gpu: Any) -> Node:
-    """The device of a GPU, which the driver names by its minor number. Raises OSError where there is no such file."""
+    """The device of a GPU, which the driver names by its minor number. Raises OSError if the file is missing."""
     return Node.of(DEVICES / f"nvidia{nvml.nvmlDeviceGetMinorNumber(gpu)}")
 
 

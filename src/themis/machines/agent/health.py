@@ -2,7 +2,7 @@
 
 A GPU is sick while NVML does not find it, while it has uncorrectable ECC errors since the driver was loaded or rows of memory to
 remap at its next reset, and for ``XID_S`` after a critical XID error that a program cannot cause by itself (NVIDIA's guide to XID
-errors). NVML may hang on a sick GPU, so a thread of its own asks it.
+errors). NVML may hang on a sick GPU, so a separate thread asks it.
 
 Where the file ``ROOT/simulated-faults`` is, each of its lines is a simulated fault, for tests and drills: a GPU's position, or
 ``disk``, and the words for it.
@@ -25,7 +25,7 @@ LOOK_S = 5.0
 """Between two looks."""
 XID_S = 3600.0
 SILENT_S = 120.0
-"""NVML that does not answer for so long hangs."""
+"""Seconds without an answer after which NVML counts as hung."""
 FROM_PROGRAMS = frozenset({13, 31, 43, 45, 68, 109})
 """XID errors that a program's own mistake or end causes."""
 ROOM, PART, INODES = 64 << 20, 50, 200
@@ -35,7 +35,7 @@ MOST_WORDS = 200
 
 
 def is_full(free: int, size: int) -> bool:
-    """Whether a disk of so many free bytes, and so many in all, counts as full."""
+    """True if a disk with this many free and total bytes counts as full."""
     return free < min(ROOM, size // PART)
 
 
@@ -55,7 +55,7 @@ class Health:
         self._watch = _Watch(tuple(devices), nvml) if devices else None
 
     def look(self) -> tuple[Occupied, ...]:
-        """GPUs that should get no job, and why; looked up anew every ``LOOK_S``."""
+        """GPUs that should get no job, with the reason; refreshed every ``LOOK_S``."""
         if self.system.clock() < self._due:
             return self.found
         self._due = self.system.clock() + LOOK_S
@@ -97,7 +97,7 @@ class _Watch:
         self.devices = devices
         self._sick: dict[int, str] = {}
         self._xids: dict[int, tuple[int, float]] = {}
-        """By position: the last error, and when it came."""
+        """By position: the last error and its time."""
         self._at = math.inf
         self._nvml, self._events = nvml, None
         self._watched: set[int] = set()
@@ -115,7 +115,7 @@ class _Watch:
             threading.Thread(target=self._run, name="themis-health", daemon=True).start()
 
     def sick(self) -> dict[int, str]:
-        """By position, why a GPU should get no job."""
+        """Reasons why GPUs should get no job, by position."""
         if clock() > self._at + SILENT_S:
             return {slot: f"NVML does not answer on {device}" for slot, device in enumerate(self.devices)}
         return self._sick
@@ -146,7 +146,7 @@ class _Watch:
         return f"{device} had XID error {xid} within the last hour" if clock() < at + XID_S else ""
 
     def _listen(self, slot: int, handle: Any) -> None:
-        """Hear of this GPU's XID errors."""
+        """Listen for this GPU's XID errors."""
         nvml = self._nvml
         if slot in self._watched:
             return
@@ -157,7 +157,7 @@ class _Watch:
             self._watched.add(slot)
 
     def _wait(self) -> None:
-        """Until the next look, or an XID error."""
+        """Wait until the next check or XID error."""
         nvml, start = self._nvml, clock()
         if self._events is not None:
             try:

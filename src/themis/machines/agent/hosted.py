@@ -144,7 +144,7 @@ def look(request: Request) -> Seen:
 
 
 def bring(request: Request) -> Seen:
-    """Join, if there is a token, and run the agent of the wanted version; an agent of another one is replaced.
+    """Join, if there is a token, and run the agent of the wanted version; an agent of another version is replaced.
 
     Raises
     ------
@@ -168,7 +168,7 @@ def _join(request: Request) -> None:
 
     Raises
     ------
-    ThemisError : the service refuses, and this machine is none of its already.
+    ThemisError : the service refuses, and this machine has not joined it before.
     """
     fresh = request.home / "joining"
     shutil.rmtree(fresh, ignore_errors=True)
@@ -212,7 +212,7 @@ def end(request: Request) -> Seen:
             shutil.rmtree(folder / "versions", ignore_errors=True)
         for path in (folder, *(() if request.tasks else (request.root.parent,))):
             with contextlib.suppress(OSError):
-                path.rmdir()  # if nothing is left in it
+                path.rmdir()  # if the folder is empty
     return Seen()
 
 
@@ -231,7 +231,7 @@ def agent(request: Request) -> tuple[int, str]:
 
 
 def systemd() -> bool:
-    """Whether systemd runs here."""
+    """True if systemd runs here."""
     return Path("/run/systemd/system").is_dir() and shutil.which("systemctl") is not None
 
 
@@ -276,7 +276,7 @@ def _end(pid: int) -> None:
 
 
 def _lives(pid: int) -> bool:
-    """Whether the process runs; one that has ended and that nobody waited for has no command line."""
+    """True if the process runs; an unreaped process that has ended has no command line."""
     try:
         return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
     except OSError:
@@ -284,7 +284,7 @@ def _lives(pid: int) -> bool:
 
 
 def _prune(request: Request) -> None:
-    """Remove versions but for the newest few."""
+    """Remove all versions except the newest few."""
     versions = [path for path in (Path(request.folder) / "versions").glob("[!.]*") if path.name != request.version]
     for path in sorted(versions, key=lambda path: path.stat().st_mtime)[: -(KEEP - 1)]:
         shutil.rmtree(path, ignore_errors=True)

@@ -50,7 +50,7 @@ class Identity:
 
 
 def state_folder() -> Path:
-    """Where a machine keeps it unless another folder is named: root's below /var/lib."""
+    """Default folder of a machine's state: root's is below /var/lib."""
     chosen = os.environ.get("THEMIS_AGENT_DIR")
     if chosen:
         return Path(chosen)
@@ -58,7 +58,7 @@ def state_folder() -> Path:
 
 
 def save(state: Path, identity: Identity, authority: str, joined: Joined) -> None:
-    """Keep them, so that a machine that loses power has all or none of it: ``machine.json`` comes last."""
+    """Save them, atomically under power loss: ``machine.json`` is written last."""
     state.mkdir(parents=True, exist_ok=True, mode=0o700)
     state.chmod(0o700)
     write(state / "authority.pem", authority)
@@ -72,7 +72,7 @@ def renew(state: Path, given: Joined | Certificate) -> None:
 
 
 def expires(state: Path) -> float:
-    """When the machine's certificate ends, in seconds since 1970: the standard library reads none without a connection."""
+    """Expiry of the machine's certificate, in seconds since 1970: the standard library needs a connection for it."""
     first = (state / "node.pem").read_text().partition("\n")[0]
     return float(first.removeprefix(ENDS)) if first.startswith(ENDS) else 0.0
 

@@ -1,4 +1,4 @@
-"""How long the GPUs of this machine's gangs do nothing, as NVML reports their utilisation: no kernel ran in its last sample."""
+"""Idle time of the GPUs of this machine's gangs by NVML's utilisation: no kernel ran in its last sample."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from themis.machines.agent.messages import TaskIdle
 from themis.machines.agent.system import clock
 
 LOOK_S = 5.0
-"""Seconds between two looks; each stands for the time since the one before it, or for this long if that is less."""
+"""Seconds between two samples; each represents the time since the one before it, at most this long."""
 
 
 class Idleness:
@@ -55,7 +55,7 @@ class Idleness:
         return out
 
     def _used(self, slot: int) -> bool | None:
-        """Whether a kernel ran; None where NVML does not know, as of a part of a GPU (MIG)."""
+        """True if a kernel ran; None where NVML does not know, as of a part of a GPU (MIG)."""
         if slot >= len(self.devices):
             return None
         try:

@@ -1,4 +1,4 @@
-"""Tasks whose files are on their way to this machine, and the cache of bundles and of copies that tasks begin with.
+"""Tasks whose files are on their way to this machine, and the cache of bundles and initial copies.
 
     ROOT/cache/bundles/<sha256>
 
@@ -41,7 +41,7 @@ class Arrivals:
     def __init__(self, root: Path, most_bytes: int, system: System) -> None:
         self.root, self.most_bytes, self.system = root, most_bytes, system
         self.waiting: dict[str, tuple[TaskSpec, float]] = {}
-        """By task, with when its time is over."""
+        """Tasks that wait, with their deadlines."""
         self._store: Store | None = None
         self._incoming: Incoming | None = None
         self._bundle = ""
@@ -50,11 +50,11 @@ class Arrivals:
         self._problems: dict[str, str] = {}
         """Why a bundle cannot be had."""
         self.copies: dict[str, str] = {}
-        """By task, the copy that it begins with, once that is known; empty for none."""
+        """By task, the copy that it begins with, once known; empty for none."""
         self.notes: dict[str, str] = {}
-        """For the logs of tasks, why they begin with what they do."""
+        """By task, a line for its logs that explains its first copy."""
         self._copy_asked: dict[str, tuple[float, float]] = {}
-        """By task, when it was asked for its copy first, and when it is to be asked again."""
+        """By task, the time of the first request for its copy, and the time of the next one."""
 
     @property
     def store(self) -> Store:
@@ -84,7 +84,7 @@ class Arrivals:
         return found[0] if found is not None else None
 
     def ready(self) -> Iterator[tuple[TaskSpec, str, str]]:
-        """Tasks whose bundles are here, each with the copy that it begins with, and a note for its log; they wait no more."""
+        """Tasks with complete bundles, each with its initial copy and a note for its log; they leave the queue."""
         for task, (spec, _) in [*self.waiting.items()]:
             if (spec.through_service and task not in self.copies) or any(self._missing(spec)):
                 continue
@@ -99,7 +99,7 @@ class Arrivals:
                 yield name
 
     def failed(self) -> Iterator[tuple[TaskSpec, str]]:
-        """Tasks whose bundles cannot be had, each with a sentence; they wait no more."""
+        """Tasks whose bundles are unavailable, each with a sentence; they leave the queue."""
         now = self.system.clock()
         for task, (spec, limit) in [*self.waiting.items()]:
             problem = self._problems.get(spec.bundle) or self._problems.get(self.copies.get(task, "-"))
@@ -150,7 +150,7 @@ class Arrivals:
         self._copy_asked = {task: (first, -math.inf) for task, (first, _) in self._copy_asked.items()}
 
     def take(self, piece: Piece) -> None:
-        """A piece came; one that was not asked for last, or is repeated, changes nothing."""
+        """Take a piece; a repeated piece, or one that is not the answer to the last request, changes nothing."""
         there = self._incoming.size if self._incoming is not None else 0
         if piece.bundle != self._bundle or piece.offset != there:
             return

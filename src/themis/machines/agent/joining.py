@@ -1,4 +1,4 @@
-"""How a machine joins a service: one question over TLS, to the authority whose fingerprint its token has."""
+"""Joining of a machine: one request over TLS, to the CA whose fingerprint the token carries."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LABELS = ("rack", "gpu_type")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """How a machine is to join.
+    """Options of a machine that joins.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ def address_of(text: str) -> tuple[str, int]:
 
 
 def join(state: Path, address: str, token: str, wish: Wish) -> Identity:
-    """Join the service at ``address``, and keep what it gives in ``state``.
+    """Join the service at ``address``, and save its answer in ``state``.
 
     Raises
     ------

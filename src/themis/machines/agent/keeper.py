@@ -1,7 +1,7 @@
 """The supervisor: a process next to one gang's ranks on one machine. It starts them, holds their lease, and ends them.
 
 It outlives the node agent, so an agent that crashed finds its gangs again; and it holds the machine's lease itself,
-so that nothing runs on when nobody comes back: the agent moves the deadline, and at the deadline the ranks stop.
+so that nothing runs on when no agent comes back: the agent moves the deadline, and at the deadline the ranks stop.
 
     prepared ---go---> running ---stop, lease over, a rank failed, all ranks ended---> stopping ---> ended
 
@@ -46,23 +46,24 @@ PR_SET_CHILD_SUBREAPER = 36
 LEFTOVERS_S = 5.0
 """Seconds that processes which outlive their ranks (a daemon that a script left behind) have to end after SIGTERM."""
 PEERS_S = 10.0
-"""For the other ranks when one failed: they often wait for it within a collective, where no signal is handled, so a longer grace
-would only keep the GPUs, and the next attempt, waiting."""
+"""Grace of the other ranks after one failed: they often wait for it within a collective, where no signal is handled, so
+a longer grace would only hold the GPUs and delay the next attempt.
+"""
 TICK_S = 0.2
 NOT_RUN = 127
 """Exit code of a rank that did not get to its program, as shells have it."""
 DIED = "a rank died before it was started"
 LAPSED = "the machine's lease was not renewed"
 LOOK_S = 3.0
-"""For looking whether anything was saved."""
+"""Seconds for checking whether anything was saved."""
 STUCK_S = 5.0
 """A process that lives this many seconds after SIGKILL hangs in the kernel: the gang counts as ended, and its GPUs as occupied."""
 CHASE_S = 0.1
-"""For killing processes that fork and exit faster than /proc is read, in each round."""
+"""Seconds of each round of killing processes that fork and exit faster than /proc is read."""
 CLEAN_UP_S = 20.0
-"""For each command that ends what a launcher left."""
+"""Seconds for each command that removes a launcher's leftovers."""
 SPARES, SPARE = 4, b" " * 4096
-"""Files that a status is written into where the disk has no room, and what they hold before."""
+"""Files for a status on a full disk, and their content before."""
 MEMBERS_S = 1.0
 """Between two records of the gang's processes, where neither a cgroup nor a namespace holds them together."""
 
@@ -83,11 +84,11 @@ class RanksStatus:
     """Exit code of the first rank that ran and did not end with 0."""
     message: str = ""
     killed: bool = False
-    """Whether SIGKILL was needed."""
+    """True if SIGKILL was needed."""
     began: float = 0.0
     ended: float = 0.0
     saved: bool = False
-    """Whether the checkpoint folder changed during this attempt."""
+    """True if the checkpoint folder changed during this attempt."""
     init: tuple[int, int] = (0, 0)
     """First process of the gang's PID namespace and when it started; (0, 0) without one."""
     left: list[int] = field(default_factory=list)
@@ -189,7 +190,7 @@ class Supervisor:
         self.publish()
 
     def make_namespace(self) -> None:
-        """The gang's PID namespace, where it has one: what is forked next is in it."""
+        """The gang's PID namespace, if it has one: the next fork is in it."""
         if self.cell.kind == NAMESPACE:
             unshare_pids()
             self.init = fork_init()
@@ -255,7 +256,7 @@ class Supervisor:
         self.stop(cause or "not_started", 0.0, message)
 
     def hold_environment(self) -> None:
-        """Keep a shared lock on the packages, so that nobody removes them as long as this process lives."""
+        """Hold a shared lock on the packages, so that they are not removed while this process lives."""
         key = str(self.environment["key"])
         if not key:
             return
@@ -267,7 +268,7 @@ class Supervisor:
         if not stat.S_ISREG(os.fstat(lock).st_mode):
             raise ValueError(f"{path}.lock is no file")
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        os.lstat(f"{path}/{load_prepare().WHOLE}")  # somebody may have removed it before this lock
+        os.lstat(f"{path}/{load_prepare().WHOLE}")  # another process may have removed it before this lock
         self.environment["prefix"] = path
 
     def _hear_ready(self, rank: Rank) -> None:
@@ -286,8 +287,8 @@ class Supervisor:
             return
         self.checkpoints = newest(self.task["checkpoint_dir"])
         if self.system.clock() >= self.deadline:
-            # Looking took so long, or this process was stopped so long, that the GPUs may be another's. It ends here: a lease that
-            # comes next would keep the loop from ending it, and the gang would wait for ever.
+            # The check took too long, or this process was stopped too long, and the GPUs may belong to another job. End
+            # here: a lease that comes next would keep the loop from ending it, and the gang would wait for ever.
             self.stop("lease", 0.0, LAPSED)
             return
         self.status.phase, self.status.began = "running", self.system.clock()
@@ -317,7 +318,8 @@ class Supervisor:
         self.publish()
         with contextlib.suppress(OSError):
             (self.folder / "stop").touch()
-        # The ranks alone, as torchrun and containers do it: helpers such as data loader workers are needed for saving.
+        # Signal the ranks only, as torchrun and containers do: helpers such as data loader workers are needed for
+        # saving.
         pids = {r.pid for r in self.ranks if r.code is None}
         if self.task.get("signals_children") and not never_ran:
             # The launcher would end at the signal, and its program by SIGKILL.
@@ -325,7 +327,7 @@ class Supervisor:
         self._signal(signal.Signals[self.task["stop_signal"]], pids)
 
     def _tidy(self, grace_s: float) -> None:
-        """All ranks ended by themselves: what they left behind has a little time to end too."""
+        """All ranks have ended: give the processes that they left a little time to end too."""
         self.status.phase, self.kill_at = (
             "stopping",
             self.system.clock() + min(LEFTOVERS_S, grace_s, self.task["grace_s"]),
@@ -394,7 +396,7 @@ class Supervisor:
             self.publish()
 
     def _record(self) -> None:
-        """Write down who belongs to the gang: should this process be killed, the agent finds them by that."""
+        """Record the gang's processes, by which the agent finds them if this process is killed."""
         self.recorded_at = self.system.clock()
         todo, found = [self.system.getpid()], dict[int, int]()
         while todo:
@@ -412,7 +414,7 @@ class Supervisor:
     # ---- the loop -----------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Until nothing is left of the gang."""
+        """Run until nothing is left of the gang."""
         woken, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -431,7 +433,7 @@ class Supervisor:
                 self.begin_setup()
             else:
                 self.fork_ranks()
-        except OSError as error:  # no more processes or files; those that are there wait at the barrier
+        except OSError as error:  # no more processes or files; the started ranks wait at the barrier
             self.stop("machine", 0.0, f"the ranks cannot be started: {error}")
 
     def turn(self, woken: int) -> bool:
@@ -462,7 +464,7 @@ class Supervisor:
         return True
 
     def _told_to_end(self, *_: object) -> None:
-        # A handler may interrupt anything, so the loop does the rest.
+        # A signal handler may interrupt any code, so the loop does the rest.
         self.told_to_end = True
 
     def _wait(self, woken: int) -> None:
@@ -494,7 +496,7 @@ class Supervisor:
             if "go" in order:
                 self.go(order["go"])
             elif "stop" in order:
-                # Who ended before the signal ended by itself, also if nothing checked it since.
+                # A rank that ended before the signal ended by itself, even if it was not checked since.
                 self._over()
                 self.stop(order["stop"], float(order["grace_s"]), str(order.get("message", "")))
             elif "tell" in order:
@@ -582,7 +584,8 @@ class Supervisor:
     def publish(self) -> None:
         """Replace the status in one step, so that no reader ever sees half of it.
 
-        On a full disk it is written over a spare file, which has its blocks already; where there is none left, it is tried again.
+        On a full disk it is written over a spare file, which has its blocks already; if there is none left, it is tried
+        again.
         """
         self.status.codes = [r.code for r in self.ranks]
         text = json.dumps(asdict(self.status)).encode()
@@ -611,7 +614,7 @@ class Absent(Exception):
 
 
 def enter(task: dict[str, Any], parent: int) -> None:
-    """Make a forked child the gang's: a session of its own, its cell, its user; it ends with its supervisor, ``parent``."""
+    """Make a forked child the gang's: its own session, its cell, its user; it ends with its supervisor, ``parent``."""
     os.setsid()
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGPIPE, signal.SIGHUP, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
@@ -632,7 +635,7 @@ def enter(task: dict[str, Any], parent: int) -> None:
 def run_rank(
     task: dict[str, Any], env: dict[str, str], parent: int, barrier: int, report: int, out: int, others: Sequence[int]
 ) -> NoReturn:
-    """Become the rank: a session of its own, its user, its folder; then wait for the word and ``exec``.
+    """Become the rank: its own session, its user, its folder; then wait for the start message and ``exec``.
 
     ``others`` : open files that are not the rank's, to be closed.
     """
@@ -700,7 +703,7 @@ def run_setup(task: dict[str, Any], parent: int, archives: tuple[int, ...], repo
 
 
 def run_quietly(command: Sequence[str]) -> NoReturn:
-    """Become a program whose output nobody reads."""
+    """Replace this process by a program and discard its output."""
     try:
         os.setsid()
         null = os.open(os.devnull, os.O_RDWR)
@@ -712,7 +715,7 @@ def run_quietly(command: Sequence[str]) -> NoReturn:
 
 
 def find_program(name: str, path: str) -> str:
-    """Where the program is; raises Absent with the reason why it cannot be run."""
+    """Path of the program; raises Absent with the reason why it cannot run."""
     if (found := shutil.which(name, path=path)) is not None:
         return found
     if not os.path.dirname(name):

@@ -70,7 +70,7 @@ def wrapped(
 
 
 def signals_children(launcher: str) -> bool:
-    """Whether a signal has to be sent to what the launcher started, because it does not pass it on."""
+    """True if a signal has to be sent to what the launcher started, because it does not pass it on."""
     return launcher == BWRAP
 
 

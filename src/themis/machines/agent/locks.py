@@ -1,4 +1,4 @@
-"""Files whose lock says that a process lives: the kernel drops it with the process, however that ends."""
+"""Lock files that show that a process lives: the kernel releases the lock when the process ends, in any way."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from themis.machines.agent.system import SYSTEM
 
 
 def locked(path: Path) -> bool:
-    """Whether another process holds the lock on this file."""
+    """True if another process holds the lock on this file."""
     return SYSTEM.locked(path)
 
 
 def inhabited(root: Path) -> bool:
-    """Whether an agent, or a supervisor that one left, lives in this machine's folder."""
+    """True if an agent, or a supervisor that one left, lives in this machine's folder."""
     return locked(root / "agent.lock") or any(locked(path) for path in root.glob("tasks/*/lock"))

@@ -1,4 +1,4 @@
-"""Logs of our own processes, bounded where they begin anew."""
+"""Logs of our own processes, rotated at ``MOST`` bytes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class LogLines:
 
     @staticmethod
     def packed(path: str, anew: bool, data: bytes) -> bytes:
-        """As it travels."""
+        """The entry in its wire form."""
         name = path.encode()
         return bytes([anew]) + len(name).to_bytes(2, "big") + name + data
 
     @staticmethod
     def unpacked(frame: bytes) -> tuple[str, bool, bytes]:
-        """As ``packed`` took it; ValueError if it is none."""
+        """The inverse of ``packed``; ValueError for other text."""
         end = 3 + int.from_bytes(frame[1:3], "big")
         if len(frame) < end:
             raise ValueError("a piece of a log is too short")

@@ -26,7 +26,7 @@ DELEGATED = ("user.delegate", "trusted.delegate")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Means:
-    """How gangs are contained on this machine.
+    """Means of containment of gangs on this machine.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class Means:
         return tuple(name for name, folder in found.items() if folder)
 
     def fenced_off(self, devices: Collection[str]) -> set[Node]:
-        """Device nodes of the GPUs that a gang with these must not open; none where one of its own is not known."""
+        """Device nodes of the GPUs that a gang with these must not open; none where one of its own is unknown."""
         if not all(device in self.nodes for device in devices):
             return set()
         return {*self.nodes.values()} - {self.nodes[device] for device in devices}
@@ -77,7 +77,7 @@ class Means:
         group = f"{self.group}/{name}" if self.containment == CGROUP else ""
 
         def of(base: str) -> str:
-            # v2 controllers limit the gang's own cgroup; a v1 hierarchy has one of its own.
+            # v2 controllers limit the gang's own cgroup; a v1 hierarchy has a separate one.
             path = group if group and base == self.group else f"{base}/{name}"
             _make(path, made)
             return path
@@ -101,7 +101,7 @@ class Means:
 
 
 UNCONTAINED = Means()
-"""As where nothing is allowed."""
+"""No containment: nothing is permitted."""
 
 
 def _make(folder: str, made: list[str]) -> None:
@@ -118,7 +118,7 @@ def name_of(folder: Path) -> str:
 
 
 def find(wanted: str = AUTO) -> Means:
-    """The strongest containment that this machine allows, up to what is wanted.
+    """The strongest containment that this machine allows, up to the requested one.
 
     Parameters
     ----------
@@ -163,11 +163,11 @@ def find(wanted: str = AUTO) -> Means:
 
 
 def _unified() -> tuple[str, str]:
-    """Folder of cgroup v2 where groups can be made, or why there is none."""
+    """Folder of cgroup v2 that permits groups, or the reason why there is none."""
     own = own_group("")
     if own is None:
         return "", "cgroup v2 is not mounted"
-    # A service that systemd runs may sit in a leaf of what was delegated to it, as cgroup v2 wants it.
+    # A service of systemd may sit in a leaf of its delegated subtree, as cgroup v2 requires.
     base = next((str(f) for f in (own, *own.parents) if _delegated(f)), str(own))
     problem = _tried_group(base)
     return ("", problem) if problem else (base, "")
@@ -185,13 +185,13 @@ def _controllers(base: str) -> set[str]:
 
 
 def _v1(controller: str, file: str, trial: str = "") -> str:
-    """Folder of a v1 controller where groups can be made; empty if there is none. ``trial`` : written to the file of one."""
+    """Folder of a v1 controller that permits groups; empty if there is none. ``trial`` : value for a group's file."""
     own = own_group(controller)
     return str(own) if own is not None and _writable(own, file, trial) else ""
 
 
 def _writable(base: Path, file: str, trial: str) -> bool:
-    """Whether a group can be made below ``base``, and its members and this file be set."""
+    """True if a group can be made below ``base``, and its members and this file be set."""
     folder = Path(_trial(str(base)))
     try:
         folder.mkdir()
@@ -234,7 +234,7 @@ def _trial(base: str) -> str:
 
 
 def _tried(*what: str) -> str:
-    """Why a process of its own cannot do it; empty if it can."""
+    """Reason why a test process fails at it; empty on success."""
     try:
         trial = subprocess.run(
             [sys.executable, "-I", "-S", cells.__file__, *what],

@@ -68,11 +68,11 @@ class TaskSpec:
 
     Attributes
     ----------
-    task : name of this attempt of this job, unique for ever.
+    task : name of this attempt of this job, permanently unique.
     ranks : global ranks of the processes to start here; ``world_size`` counts them over all machines.
     devices : the machine's GPUs of the gang, as CUDA_VISIBLE_DEVICES names them; empty names are not shown.
     gpus : GPUs of the whole gang. ``machine`` : position of this machine in the gang, of ``machines``.
-    user : system user to run as; only an agent that runs as root can and must be told one.
+    user : system user to run as; only an agent that runs as root can and must get one.
     grace_s : seconds between the stop signal and SIGKILL.
     make_checkpoint_dir : the folder is the scheduler's own, for the agent to make and hand over; otherwise it is the
         user's, made with the user's rights.
@@ -126,12 +126,12 @@ class TaskSpec:
 
     @property
     def through_service(self) -> bool:
-        """Whether the service keeps a copy of its checkpoints or outputs."""
+        """True if the service keeps a copy of its checkpoints or outputs."""
         return bool(self.outputs) or self.checkpoint_url == THROUGH_SERVICE
 
     @property
     def protocol(self) -> int:
-        """The oldest protocol whose agents know all that this task needs."""
+        """The oldest protocol version that covers all fields of this task."""
         if self.through_service:
             return 3
         return 2 if self.bundle or self.packages or self.modules or self.launcher or self.checkpoint_url else 1
@@ -188,7 +188,7 @@ class TaskReport:
     loss: Annotated[float, limits.LOSS] | None = None
     step_s: Annotated[float, limits.STEP_S] = 0.0
     reached: bool = False
-    """It did its target and ends now."""
+    """True if it reached its target and ends now."""
     epochs: Done = 0.0
     """Epochs done, and in the checkpoint; ``batch`` : global batch size that it trains with. 0 where it did not report it."""
     saved_epochs: Done = 0.0
@@ -230,7 +230,7 @@ class Occupied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpusOccupied:
-    """All such GPUs of this machine as they stand now; empty once there are none."""
+    """All such GPUs of this machine now; empty once there are none."""
 
     items: Annotated[tuple[Occupied, ...], MANY] = ()
 
@@ -246,7 +246,7 @@ class Intrusion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intrusions:
-    """All such processes as they stand now; empty once there are none."""
+    """All such processes now; empty once there are none."""
 
     items: Annotated[tuple[Intrusion, ...], MANY] = ()
 
@@ -293,12 +293,12 @@ class Hello:
     occupied: Annotated[tuple[Occupied, ...], MANY] = ()
     intrusions: Annotated[tuple[Intrusion, ...], MANY] = ()
     protocol: Count = 1
-    """That the agent speaks: it leaves out what it does not know of a task, which must then not be given to it."""
+    """Protocol version of the agent: it ignores unknown fields of a task, which must then not be given to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetch:
-    """Send me what follows of a bundle from this byte on; answered by one ``Piece``, and not repeated before it came."""
+    """Request the rest of a bundle from this byte on; answered by one ``Piece``, before which it is not repeated."""
 
     bundle: Name
     offset: Bytes
@@ -306,7 +306,7 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindCopy:
-    """Which copy does this task begin with? ``waited_s`` : since it was asked first."""
+    """Ask which copy this task begins with. ``waited_s`` : seconds since the first request."""
 
     task: Name
     waited_s: Seconds
@@ -429,7 +429,7 @@ class Uploaded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFound:
-    """A machine of the engine's cluster whose GPUs are ours; ``address`` is where other machines' ranks reach it."""
+    """A machine of the engine's cluster with GPUs for us; ``address`` is where other machines' ranks reach it."""
 
     node: Name
     gpus: Gpus
@@ -442,7 +442,7 @@ class NodeFound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLeaves:
-    """The engine takes a machine away: at once where it died (``dead``), or in ``within_s`` seconds (0: no deadline)."""
+    """The engine removes a machine: now, after a failure (``dead``), or in ``within_s`` seconds (0: no deadline)."""
 
     node: Name
     dead: bool
@@ -459,12 +459,12 @@ class NodeLies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndNodes:
-    """To the bridge: agents end, and the machines' GPUs go back to the engine."""
+    """Ask the bridge to end agents and return the machines' GPUs to the engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReleased:
-    """To the bridge: no job is left on a machine that is to be removed."""
+    """Report to the bridge that no job is left on a machine that is to be removed."""
 
     node: str
 
@@ -502,7 +502,7 @@ _KINDS: dict[str, type] = {kind.__name__: kind for kind in typing.get_args(Messa
 
 
 def encode(message: Message) -> dict[str, Any]:
-    """As a JSON object, the message's name under ``kind``."""
+    """Encode as a JSON object, with the message's name under ``kind``."""
     return {"kind": type(message).__name__, **dataclasses.asdict(message)}
 
 

@@ -63,7 +63,7 @@ MACHINES_OWN = frozenset(
 """Errors that no job has to answer for: the agent writes to its own folder, and starts supervisors as its own user."""
 
 BURST_S = 0.5
-"""For files that arrive, before tasks are looked at again."""
+"""Seconds for arriving files before tasks are checked again."""
 TRIM_S = 600.0
 """Between two looks at how large the packages of jobs are together."""
 Dial = Callable[[], Channel | None]
@@ -71,7 +71,7 @@ Dial = Callable[[], Channel | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
-    """How an agent runs.
+    """Settings of an agent.
 
     Attributes
     ----------
@@ -113,7 +113,7 @@ class NodeAgent:
     dial: Dial
     channel: Channel | None = None
     deadline: float = 0.0
-    """When the lease ends, on ``clock``."""
+    """End of the lease, on ``clock``."""
     tasks: dict[str, Task] = field(default_factory=dict)
     reported: dict[str, TaskState] = field(default_factory=dict)
     """The state of each task that the arbiter received last."""
@@ -124,7 +124,7 @@ class NodeAgent:
     """Sequence of the last ``Lease`` received."""
     """When each unanswered ``Renew`` went out."""
     occupied: tuple[Occupied, ...] = ()
-    """As the arbiter received it last."""
+    """The value that the arbiter received last."""
     intrusions: tuple[Intrusion, ...] = ()
     """Likewise."""
     forgotten: set[str] = field(default_factory=set)
@@ -136,7 +136,7 @@ class NodeAgent:
     runs_sent: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Runs of each task that the arbiter received last."""
     arrivals: Arrivals = field(init=False)
-    """Tasks whose files are on their way."""
+    """Tasks with files on their way."""
     trim_at: float = 0.0
     trimming: threading.Thread = field(default_factory=threading.Thread)
     saving: Saving = field(init=False)
@@ -155,7 +155,7 @@ class NodeAgent:
         self.arrivals = Arrivals(self.settings.root, self.settings.cache_bytes, self.system)
 
     def run(self) -> None:
-        """Until asked to end; jobs stay, for the agent that comes next, as long as the lease lasts."""
+        """Run until asked to end; jobs stay for the next agent as long as the lease lasts."""
         with_lock = hold(self.settings.root)
         try:
             self.adopt()
@@ -171,7 +171,7 @@ class NodeAgent:
             os.close(with_lock)
 
     def adopt(self) -> None:
-        """Everything that agents before this one left."""
+        """Adopt all tasks that earlier agents left."""
         folder = self.settings.root / "tasks"
         folder.mkdir(parents=True, exist_ok=True)
         for path in sorted(folder.iterdir()):
@@ -223,7 +223,7 @@ class NodeAgent:
             case Lease():
                 self.heard = max(self.heard, message.sequence)
                 if self.system.clock() >= self.deadline:
-                    # The arbiter took the machine for failed, and waits to be told that this was heard.
+                    # The arbiter took the machine for failed, and waits for this acknowledgement.
                     self.renew_at = 0.0
                 since = self.sent.get(message.sequence)
                 if since is not None:
@@ -261,7 +261,7 @@ class NodeAgent:
                 pass
 
     def states(self) -> tuple[TaskState, ...]:
-        """Every task as it stands."""
+        """States of all tasks."""
         arriving = (TaskState(task=name, phase="preparing") for name in self.arrivals.waiting)
         return (*(task.state() for task in self.tasks.values()), *self.failed.values(), *arriving)
 
@@ -291,7 +291,7 @@ class NodeAgent:
             self._refuse(spec, "machine" if of_machine(error) else "not_started", str(error))
 
     def _arrive(self) -> None:
-        """Ask for what is missing of the files that tasks wait for, start those that have theirs, and send what is to be kept."""
+        """Request missing files of waiting tasks, start tasks with complete files, and send copies."""
         assert self.channel is not None
         for spec, copy, noted in self.arrivals.ready():
             self._prepare(spec, copy, noted)
@@ -307,7 +307,7 @@ class NodeAgent:
             self.saving.look(self.tasks, states)
 
     def _trim(self) -> None:
-        """Drop packages that nobody uses, if they are too large together; one thread at a time."""
+        """Drop unused packages if they are too large together; one thread at a time."""
         if self.system.clock() >= self.trim_at and not self.trimming.is_alive():
             self.trim_at = self.system.clock() + TRIM_S
             self.trimming = trim_environments(self.settings.root, self.settings.cache_bytes)
@@ -331,7 +331,7 @@ class NodeAgent:
             self.reported.pop(name, None)
 
     def _drop(self) -> None:
-        """Forget tasks of which nothing is left, once the arbiter was told that they ended: it may wait for that."""
+        """Forget finished tasks once the arbiter has received their end: it may wait for that."""
         told = {name for name, state in self.reported.items() if state.phase == "ended"}
         for name in [
             name
@@ -344,7 +344,7 @@ class NodeAgent:
             self.reported.pop(name, None)
 
     def _orphans(self) -> set[int]:
-        """Processes of gangs whose supervisors died, if they became this process's children; those that ended are collected."""
+        """Orphans of gangs with dead supervisors, if they became this process's children; ended ones are reaped."""
         supervisors = {task.process.pid for task in self.tasks.values() if task.process is not None}
         found: set[int] = set()
         for pid in self.system.children(self.system.getpid()) - supervisors:
@@ -364,7 +364,7 @@ class NodeAgent:
         held = tuple(
             sorted({slot for name, task in self.tasks.items() if name not in ended for slot in task.spec.slots})
         )
-        # A gang that runs needs no room of the machine's to run on: a full disk takes its GPUs from nobody.
+        # A running gang needs no free disk space: a full disk revokes no GPUs.
         sick = tuple(replace(one, gpus=held) if one.whole else one for one in self.health.look())
         return left + self.foreign.look() + sick
 
@@ -431,7 +431,7 @@ class NodeAgent:
         self._drop()
         states = {name: task.state() for name, task in self.tasks.items()}
         self._save(states)
-        # Before how gangs ended: their GPUs are free then, but for these.
+        # Send this before the gangs' endings: their GPUs are free then, except for these.
         if (occupied := self._occupied(states.values())) != self.occupied:
             self.channel.send(GpusOccupied(items=occupied))
             self.occupied = occupied
@@ -475,7 +475,7 @@ class NodeAgent:
         self.system.sleep(self.settings.poll_s)
 
     def _idle(self) -> bool:
-        """No arbiter to serve and nothing to keep."""
+        """True without an arbiter and without tasks."""
         over = self.channel is None and self.system.clock() >= self.deadline
         return over and all(not task.alive() and not self.saving.working(task) for task in self.tasks.values())
 
@@ -503,7 +503,7 @@ def hold(root: Path) -> int:
 
 
 def of_machine(error: BaseException) -> bool:
-    """Whether something could not be done because the machine lacks room, processes, files or memory, whoever asks."""
+    """True if an operation failed because the machine lacks disk space, processes, files or memory, for any user."""
     number = getattr(error, "errno", None) or getattr(error.__cause__, "errno", None)
     return number in MACHINES_OWN
 

@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import Any
 
 WHOLE = ".themis.json"
-"""In an environment that is complete: its size in bytes."""
+"""Marker of a complete environment: its size in bytes."""
 KEY = re.compile(r"[0-9a-f]{64}")
 NEW = ".themis-restore"
-"""In the checkpoint folder, while it is filled."""
+"""Marker in a checkpoint folder while it is being filled."""
 MOST_DESCRIPTION = 64 << 20
 MOST_MEMBERS, DEEPEST = 200_000, 200
 """Maximum number of files, links and folders in a bundle, and maximum depth of its folders."""
@@ -112,7 +112,7 @@ def with_environment(env: Mapping[str, str], prefix: str) -> dict[str, str]:
 
 
 def restore(copy: int, name: str, checkpoints: str, work: str) -> None:
-    """Bring back what the last attempt saved, checkpoints and outputs, in place of what the job was sent with.
+    """Restore what the last attempt saved, checkpoints and outputs, in place of the job's own files.
 
     Raises
     ------
@@ -224,7 +224,7 @@ def environment(description: str, folder: str, env: Mapping[str, str]) -> tuple[
         fcntl.flock(lock, fcntl.LOCK_SH)
         if not os.path.exists(f"{prefix}/{WHOLE}"):
             fcntl.flock(lock, fcntl.LOCK_EX)
-        if not os.path.exists(f"{prefix}/{WHOLE}"):  # nobody made it in the meantime
+        if not os.path.exists(f"{prefix}/{WHOLE}"):  # no other process made it in the meantime
             shutil.rmtree(prefix, ignore_errors=True)
             try:
                 for command, more in _commands(description, prefix, env):
@@ -241,7 +241,7 @@ def environment(description: str, folder: str, env: Mapping[str, str]) -> tuple[
 
 
 def key_of(description: str, env: Mapping[str, str]) -> str:
-    """SHA-256 of what an environment follows from: its description, the files that this includes, and the interpreter."""
+    """SHA-256 of an environment's inputs: its description, the files that this includes, and the interpreter."""
     digest = hashlib.sha256()
     python = shutil.which("python3", path=env.get("PATH", os.defpath)) or ""
     for text in (os.uname().machine, os.path.realpath(python), posixpath.basename(description)):
@@ -281,7 +281,7 @@ def _described(description: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _commands(description: str, prefix: str, env: Mapping[str, str]) -> Iterator[tuple[list[str], Mapping[str, str]]]:
-    """Commands that make an environment, each with variables of its own."""
+    """Commands that make an environment, each with its own variables."""
     path = env.get("PATH", os.defpath)
     uv, name = shutil.which("uv", path=path), posixpath.basename(description)
     if name == "uv.lock":

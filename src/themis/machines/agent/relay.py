@@ -3,7 +3,7 @@
     arbiter --- bridge === Relay --- Unix socket --- node agent --- supervisors --- ranks
 
 The relay starts the node agent of one machine as it would be started by hand, and carries bytes between the agent's
-socket and whoever calls: it neither reads nor remembers what they send. The agent is no child of the relay's process, so
+socket and the caller: it neither reads nor remembers what they send. The agent is no child of the relay's process, so
 what ends that process (an engine kills an actor's children without a warning) ends no job: supervisors hold the lease, and
 the relay that comes next finds the agent where it was.
 """
@@ -37,7 +37,7 @@ RESPAWN_S = 3.0
 """Between two starts of the agent."""
 CHUNK = 1 << 18
 DETACH = 'setsid "$@" </dev/null >>"$0" 2>&1 &'
-"""The shell ends at once, and the agent belongs to nobody that an engine would look for."""
+"""The shell ends immediately, and the agent is no child of a process that an engine would look for."""
 
 
 class Relay:
@@ -47,9 +47,10 @@ class Relay:
     ----------
     node : name of the machine. ``root`` : folder of its tasks and logs, on a disk of the machine; it comes into being.
     owner : id of the arbiter that may speak through this relay.
-    gpus : that the engine counts on this machine. Where NVML finds as many, the relay claims so many of them by their UUIDs, the
-        engine's own choice first, for an engine's numbers begin at 0 in each of its daemons; else they are mere slots.
-    options : of ``python -m themis.machines.agent`` beside those.
+    gpus : that the engine counts on this machine. Where NVML finds as many, the relay claims this many of them by their
+        UUIDs, the engine's own choice first, for an engine's numbers begin at 0 in each of its daemons; else they are
+        mere slots.
+    options : of ``python -m themis.machines.agent`` in addition.
     """
 
     def __init__(self, node: str, root: str, owner: str, gpus: int = 0, options: tuple[str, ...] = ()) -> None:
@@ -140,7 +141,7 @@ class Relay:
             raise ChannelClosed(str(error)) from error
 
     def close(self) -> None:
-        """Hang up; the agent stays."""
+        """Close the connection; the agent keeps running."""
         with self.lock:
             self.session += 1
             self._drop()
@@ -203,7 +204,7 @@ class Relay:
         return list(self.joined) or [held.device for held in self.claims]
 
     def join_with(self, devices: Sequence[str]) -> None:
-        """The machine joined with these GPUs, by position; those of them that are there are claimed, and no others."""
+        """GPUs with which the machine joined, by position; only these are claimed, if present."""
         self.joined = tuple(devices)
 
     # ---- the agent ------------------------------------------------------------------------------------------------
@@ -263,11 +264,11 @@ class Relay:
         )
 
     def _kept(self) -> bool:
-        """Whether an agent holds the folder's lock."""
+        """True if an agent holds the folder's lock."""
         return locked(self.root / "agent.lock")
 
     def _drop(self) -> None:
-        """Hang up on the agent. Whoever reads from it meanwhile sees its end; it is closed when nobody can any more."""
+        """Close the connection to the agent. A thread that still reads sees its end; the last reader closes it."""
         if self.gone is not None:
             self.gone.close()
         self.gone, self.agent = self.agent, None
@@ -285,7 +286,7 @@ class Relay:
         return False
 
     def _watch(self) -> None:
-        """Let the agent go to the relay that follows, also when nobody calls this one any more."""
+        """Release the agent to the next relay, even if this relay gets no further calls."""
         while self._mine():
             time.sleep(WAIT_S)
         with self.lock:
@@ -294,7 +295,7 @@ class Relay:
 
 
 def not_planted(folder: Path) -> None:
-    """Where anybody may make folders, as in /var/tmp, ours must not be another's, who could put his own tasks in its place.
+    """Check that, in folders that all users may write to, ours is no other user's, who could place tasks in it.
 
     Raises
     ------

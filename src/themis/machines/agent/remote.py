@@ -46,12 +46,12 @@ from themis.machines.agent.system import UMASK
 from themis.trust.authority.contexts import client_context, day, in_words
 
 FIRST_WAIT_S, MOST_WAIT_S = 0.2, 10.0
-"""Between two connections; doubled each time that none came about, and between half and all of it at random."""
+"""Seconds between two attempts; doubled after each failure, then randomised between half and all of it."""
 HANDSHAKE_S = 10.0
 SILENT_S = 15.0
-"""The service sends something at least every few seconds; one that sends nothing for so long is gone."""
+"""Seconds of silence after which the service counts as gone; it sends something at least every few seconds."""
 ENDED = b'"ended"'
-"""In what an agent says of a task that ended."""
+"""Part of an agent's message about a task that ended."""
 LOGS_S = 1.0
 """Between two looks at what ranks wrote."""
 
@@ -75,7 +75,7 @@ class Remote:
         self.copying = asyncio.Lock()
 
     async def run(self) -> None:
-        """Until cancelled.
+        """Run until cancelled.
 
         Raises
         ------
@@ -101,7 +101,7 @@ class Remote:
             self.wait_s = min(2 * self.wait_s, MOST_WAIT_S)
 
     def _say(self, sentence: str) -> None:
-        """On stderr, each sentence once until there was a connection."""
+        """Write to stderr, each sentence once until a connection is made."""
         if sentence != self.said:
             print(f"themis agent: {sentence}", file=sys.stderr, flush=True)
         self.said = sentence
@@ -181,7 +181,7 @@ class Remote:
         while True:
             if data := await asyncio.to_thread(relay.receive, session):
                 if ENDED in data:
-                    # Who follows the output stops when the job has ended: all of it is there before.
+                    # A reader of the output stops at the job's end, so the complete output must arrive before that.
                     await self._send_logs(relay, frames)
                 await frames.send(DATA, data)
 
@@ -221,7 +221,7 @@ class Remote:
 
 
 async def first_of(*work: Coroutine[Any, Any, None]) -> None:
-    """Run these until the first ends, then end the others; raises what it raised."""
+    """Run these until the first ends, then end the others; raises the first one's exception."""
     tasks = [asyncio.create_task(each) for each in work]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

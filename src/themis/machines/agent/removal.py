@@ -1,7 +1,7 @@
 """Removing folders that jobs wrote: of any depth and any size, links not followed, and without holding up who asks.
 
-``shutil.rmtree`` recurses, so a job could end whoever removes its folder by a deep one. Here each folder that is found below is
-moved to the top before it is emptied: two open files and no recursion, however deep it was.
+``shutil.rmtree`` recurses, so a job's deep folder could kill the process that removes it. Here each folder that is
+found below is moved to the top before it is emptied: two open files and no recursion, however deep it was.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def remove(path: str | Path, *, dir_fd: int | None = None) -> None:
 
 
 def remove_later(path: Path) -> None:
-    """As ``remove``, in a thread, for a folder with millions of files takes longer than a machine's lease; its name is free now."""
+    """Same as ``remove``, in a thread: a large folder takes longer than a machine's lease. Its name is free now."""
     gone = path if path.name.startswith(GONE) else path.with_name(f"{GONE}{secrets.token_hex(8)}")
     if gone != path:
         try:
             path.rename(gone)
         except OSError:
-            return  # it is not there, or stays until the agent's next start
+            return  # the folder is gone, or stays until the agent's next start
     _Remover.put(gone)
 
 

@@ -1,6 +1,6 @@
-"""A task's own folder of files, and what its supervisor is told of files, packages and launchers.
+"""A task's own folder of files, and the files, packages and launchers that its supervisor gets.
 
-ROOT/work/TASK/              the files that the job was sent with, unpacked anew for each attempt
+ROOT/work/TASK/              the files that the job was sent with, unpacked again for each attempt
 ROOT/environments/USER/KEY/  packages, shared by a user's gangs (``prepare``)
 """
 
@@ -142,7 +142,7 @@ def sweep_rooms(root: Path, tasks: Collection[str]) -> None:
 
 
 def trim_environments(root: Path, most_bytes: int) -> threading.Thread:
-    """Remove the least recently used environments until all have at most so many bytes, those in use excepted; in a thread."""
+    """Remove unused environments, least recently used first, until all are at most this many bytes; in a thread."""
     thread = threading.Thread(target=_trim, args=(root, most_bytes), name="themis-trim", daemon=True)
     thread.start()
     return thread
@@ -173,7 +173,7 @@ def _cached(root: Path, bundle: str) -> Path:
 
 
 def _used(marker: Path) -> tuple[float, int]:
-    """When an environment was used last, and its bytes; the file is the job's, so nothing in it is trusted."""
+    """Last use of an environment, and its bytes; the file is the job's, so its content is not trusted."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
         file = os.open(marker, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:

@@ -27,7 +27,7 @@ from themis.machines.agent.tasks import Task
 from themis.machines.bundles import PIECE
 
 COPIED = "copied"
-"""In a task's folder: the final copy is over; 0: it is where it belongs."""
+"""In a task's folder: exit code of the final copy; 0: the copy is in its place."""
 
 
 @dataclass(slots=True)
@@ -63,11 +63,11 @@ class Saving:
         self._saved: dict[str, _Saved] = {}
         self._tasks: Mapping[str, Task] = {}
         self._nothing: dict[str, _Sending] = {}
-        """Tasks that could not be begun here: the service is told that no copy of them comes."""
+        """Tasks that could not start here: the service gets a message that no copy of them comes."""
 
     @property
     def sending(self) -> bool:
-        """Whether a copy is on its way."""
+        """True if a copy is on its way."""
         return bool(self._nothing) or any(saved.sending for saved in self._saved.values())
 
     def look(self, tasks: Mapping[str, Task], states: Mapping[str, TaskState]) -> None:
@@ -80,7 +80,7 @@ class Saving:
                 self._look(task, states[name])
 
     def busy(self, task: Task) -> bool:
-        """Whether the task's folder is still needed, because its final copy is not over."""
+        """True if the task's folder is still needed, because its final copy is not over."""
         return copied_here(task) and not (task.folder / COPIED).exists()
 
     def working(self, task: Task) -> bool:
@@ -90,7 +90,7 @@ class Saving:
         return self.busy(task) and not made
 
     def nothing(self, task: str) -> None:
-        """A task was refused before it began, so that the next attempt need not wait for a copy of it."""
+        """Report a task that was refused before it began: the next attempt need not wait for its copy."""
         self._nothing[task] = _Sending(int(self.system.clock()), True, 0)
 
     def question(self) -> Upload | None:
@@ -196,19 +196,19 @@ class Saving:
 
 
 def copied_here(task: Task) -> bool:
-    """Whether this machine copies the checkpoints or outputs of a task: the first of its gang does."""
+    """True if this machine copies the checkpoints or outputs of a task: the first of its gang does."""
     return bool(task.spec.checkpoint_url or task.spec.outputs) and task.spec.machine == 0
 
 
 def changed(task: Task) -> tuple[int, int]:
-    """When anything that is copied was last changed, in ns, and how many files there are."""
+    """Time of the last change of any copied file, in ns, and number of files."""
     found = [newest(task.spec.checkpoint_dir)] if task.spec.checkpoint_url else []
     found += [newest(str(path)) for path in outputs_of(task)]
     return max((latest for latest, _ in found), default=0), sum(count for _, count in found)
 
 
 def empty(task: Task) -> bool:
-    """Whether there is nothing to copy."""
+    """True if there is nothing to copy."""
     if any(os.path.lexists(path) for path in outputs_of(task)):
         return False
     with contextlib.suppress(OSError):
@@ -217,7 +217,7 @@ def empty(task: Task) -> bool:
 
 
 def outputs_of(task: Task) -> list[Path]:
-    """Where the task's outputs are, or will be."""
+    """Folder of the task's outputs, which may not exist yet."""
     return [task.cwd / name for name in task.spec.outputs]
 
 

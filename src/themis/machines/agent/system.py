@@ -55,7 +55,7 @@ class System:
     # ---- time -----------------------------------------------------------------------------------------------------
 
     def clock(self) -> float:
-        """As the function ``clock``."""
+        """Same as the function ``clock``."""
         return clock()
 
     def sleep(self, seconds: float) -> None:
@@ -63,7 +63,7 @@ class System:
         time.sleep(seconds)
 
     def poll(self, poll: select.poll, seconds: float) -> list[tuple[int, int]]:
-        """Files on which something happened, waiting up to so many seconds for the first."""
+        """Files with events, waiting up to this many seconds for the first."""
         return poll.poll(1000.0 * seconds)
 
     # ---- the process table ----------------------------------------------------------------------------------------
@@ -80,8 +80,8 @@ class System:
         return pid
 
     def start(self, command: Sequence[str], errors: IO[bytes], files: Sequence[int]) -> Child:
-        """Start a program in a session of its own; ``files`` stay open in it. Raises OSError where that is not possible."""
-        import subprocess  # agents alone start programs; supervisors start in milliseconds
+        """Start a program in its own session; ``files`` stay open in it. Raises OSError on failure."""
+        import subprocess  # only agents start programs; supervisors start in milliseconds
 
         null = subprocess.DEVNULL
         return subprocess.Popen(
@@ -121,7 +121,7 @@ class System:
                     yield int(name), int(rest[1]), rest[0]
 
     def descendants(self, *roots: int) -> set[int]:
-        """All living descendants of these; complete for subreapers, whom every orphan below them comes to."""
+        """All living descendants of these; complete for subreapers, which inherit every orphan below them."""
         children: dict[int, list[tuple[int, str]]] = {}
         for pid, parent, state in self.processes():
             children.setdefault(parent, []).append((pid, state))
@@ -135,7 +135,7 @@ class System:
         return found
 
     def started(self, pid: int) -> int:
-        """When a process started, in clock ticks since boot: with its pid that names one process for ever; 0 if there is none."""
+        """Start time of a process, in clock ticks since boot: with its pid it is permanently unique; 0 if none."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
         return 0

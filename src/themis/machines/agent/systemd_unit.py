@@ -71,7 +71,7 @@ def lingers() -> bool:
 
 
 def uninstall() -> None:
-    """Stop the unit and remove it, where there is one."""
+    """Stop the unit and remove it, if there is one."""
     root = os.geteuid() == 0
     folder = Path("/etc/systemd/system") if root else Path.home() / ".config/systemd/user"
     if (folder / NAME).exists() and shutil.which("systemctl") is not None:

@@ -35,9 +35,9 @@ from themis.machines.agent.system import PORTS, SYSTEM, Child, System
 
 READ_AT_MOST = 1 << 20
 HUNG_S = 5.0
-"""A supervisor whose gang lives so long after even a process that hangs in the kernel counts as left hangs itself."""
+"""A supervisor counts as hung if its gang lives this long after even an unkillable process counts as left."""
 TRACKERS = ("mlflow", "wandb")
-"""Where scripts record their runs; of each, the id is read."""
+"""Folders in which scripts record their runs; the id of each run is read."""
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,199}")
 REPORTED = ("steps", "saved", "unsaved", "step_s", "loss", "reached", "epochs", "saved_epochs", "batch")
 """Keys of a report that are read."""
@@ -62,22 +62,22 @@ class Task:
         """The last run that rank 0 reported, by tracker."""
         self.cell = keeper.as_cell(raw)
         self._cleanup: list[list[str]] = raw.get("cleanup", [])
-        """Commands that end what its launcher left."""
+        """Commands that end a launcher's leftovers."""
         self.left: set[int] = set()
         """Processes that outlived the end of the gang."""
         self._left_recorded: dict[int, int] = {}
         """Those that are on disk, with when each started."""
         self.orphans: Callable[[], set[int]] = set
-        """Processes that no supervisor has any more, for the agent whose children they became."""
+        """Processes without a supervisor, for the agent whose children they became."""
         self._lease_over = self._stop_over = math.inf
-        """When its supervisor must be over, by its lease and by what it was asked."""
+        """Deadlines of the supervisor, by its lease and by the requested stop."""
         self._lost_at = math.inf
-        """When its supervisor was found dead."""
+        """Time at which its supervisor was found dead."""
         self._swept = False
         if process is not None:
             self._lease(raw["deadline"])
 
-    # ---- what it does --------------------------------------------------------------------------------------------
+    # ---- processing ----------------------------------------------------------------------------------------------
 
     @classmethod
     def prepare(
@@ -183,23 +183,23 @@ class Task:
     # ---- what can be seen ----------------------------------------------------------------------------------------
 
     def alive(self) -> bool:
-        """Whether its supervisor is."""
+        """True if its supervisor is."""
         return self.system.locked(self.folder / "lock") if self.process is None else self.process.poll() is None
 
     def state(self) -> TaskState:
-        """How it stands now. A supervisor that is gone without an end takes its ranks with it: cause ``lost``."""
+        """The task's current state. A supervisor that is gone without an end takes its ranks along: cause ``lost``."""
         alive = self.alive()
         raw = self._status()
         phase = str(raw.get("phase", "preparing"))
         if phase != "ended" and not alive:
             self._sweep(raw)
-            # What does not end even so hangs in the kernel: the gang is over, its GPUs are not free.
+            # A process that survives this hangs in the kernel: the gang has ended, but its GPUs are not free.
             over = not self.left or self.system.clock() >= self._lost_at + STUCK_S
             first, cause = raw.get("first"), raw.get("cause", "")
             return TaskState(
                 task=self.name,
                 phase="ended" if over else "stopping",
-                # Ranks that were left alone did not end well, though none of those that had ended failed.
+                # Ranks that were left behind did not end well, even if no ended rank failed.
                 cause="lost" if first is None and cause in ("", "peer") else cause,
                 first=first,
                 port=self.port,
@@ -234,7 +234,7 @@ class Task:
         self._lease_over = deadline + self.spec.grace_s + STUCK_S + HUNG_S
 
     def _end_supervisor(self) -> None:
-        """It should have ended its gang long ago: a process that was stopped, say, keeps no lease."""
+        """Kill a supervisor that should have ended its gang long ago: a stopped one, say, respects no lease."""
         if (pid := self.supervisor_pid()) and self.system.descendants(pid):
             with contextlib.suppress(OSError):
                 self.system.kill(pid, signal.SIGKILL)
@@ -247,7 +247,7 @@ class Task:
         return 0
 
     def processes(self) -> set[int]:
-        """Every process of the gang here, those that it left among them."""
+        """All processes of the gang here, including those that it left."""
         pid = self.supervisor_pid()
         return (self.system.descendants(pid) if pid else set()) | self.cell.pids() | self.left
 
@@ -286,7 +286,7 @@ class Task:
                     self.system.start(command, sys.stderr.buffer, ())
 
     def _record_left(self) -> None:
-        """Write down what is left, as its supervisor did: an agent that comes next is not the parent of these orphans."""
+        """Record leftover processes, as the supervisor did: the next agent is not the parent of these orphans."""
         left = {pid: start for pid in sorted(self.left) if (start := self.system.started(pid))}
         if left and left != self._left_recorded:
             draft = self.folder / "members.json.new"
@@ -296,7 +296,7 @@ class Task:
                 self._left_recorded = left
 
     def _recorded(self, raw: dict[str, Any]) -> list[tuple[int, int]]:
-        """Processes that the supervisor wrote down, each with when it started."""
+        """Processes that the supervisor recorded, each with its start time."""
         init = raw.get("init") or (0, 0)
         out = [(int(init[0]), int(init[1]))] if init[0] else []
         with contextlib.suppress(OSError, ValueError):
@@ -341,7 +341,7 @@ class Task:
         return as_report(self.name, values) if values else None
 
     def whole_report(self) -> TaskReport | None:
-        """All that rank 0 ever reported, for an arbiter that may have missed some of it; None if it reported nothing.
+        """All reports of rank 0, for an arbiter that may have missed some; None without any report.
 
         Without a pace, which is that since the last report and was sent, or is too old.
         """
@@ -350,7 +350,7 @@ class Task:
 
 
 def as_report(task: str, values: dict[str, Any]) -> TaskReport:
-    """A report from what a job wrote: numbers within the limits of a report, nothing else."""
+    """A report from a job's output: numbers within the limits of a report, nothing else."""
 
     def within(name: str, limit: limits.Number) -> float | None:
         value = values.get(name)
@@ -422,7 +422,7 @@ def _make_for(path: Path, spec: TaskSpec) -> None:
 
 
 def _show(path: Path, user: str) -> None:
-    """Readable by the user alone, but not the user's: root writes there."""
+    """Make a folder readable by the user alone, but keep it root's: root writes there."""
     if os.geteuid() == 0 and user:
         os.chown(path, 0, pwd.getpwnam(user).pw_gid)
         path.chmod(0o750)

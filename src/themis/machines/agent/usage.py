@@ -1,4 +1,4 @@
-"""How much the tasks of this machine have on its disk: free space often, for it costs nothing, and folders when it matters.
+"""Disk usage of this machine's tasks: free space is checked often, because it is cheap, and folders only when needed.
 
 A round measures every task, a few folder entries at a time, so that no renewal waits for it. It is due when a task is new, when
 free space falls fast or is nearly used up, and otherwise the more rarely the more there is to read. What a gang wrote into files
@@ -22,7 +22,7 @@ from themis.machines.agent.tasks import Task
 WATCH_S = 0.5
 """Between two looks at free space."""
 AHEAD_S = 60.0
-"""A disk that is full within this time, as free space falls now, is measured at once."""
+"""Seconds: a disk that fills up within this time at its present rate is measured immediately."""
 SCARCE = 10
 """A disk with less than a part of it free (1 / SCARCE) is measured all the time."""
 ENTRIES = 2000
@@ -52,7 +52,7 @@ class Usage:
     root: Path
     system: System
     at: dict[str, tuple[float, int]] = field(default_factory=dict)
-    """When each task was measured last, and its bytes then."""
+    """Time of each task's last measurement, and its bytes then."""
     free: int = 0
     watched_at: float = -math.inf
     rest_until: float = -math.inf

@@ -5,4 +5,4 @@ Nothing but the standard library is imported here; ``pack`` reads ignore files w
 """
 
 PIECE = 96 << 10
-"""Bytes of a bundle in one message: as base64 it fits what a socket buffers, so who sends it does not wait for who reads."""
+"""Bytes of a bundle in one message: as base64 it fits a socket's buffer, so the sender does not wait for the reader."""

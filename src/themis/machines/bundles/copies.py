@@ -103,7 +103,7 @@ class Copies:
     # ---- for machines ---------------------------------------------------------------------------------------------
 
     def begin(self, app: int, job: int, attempt: int, node: str) -> None:
-        """An attempt begins on a machine, which alone may send copies of it."""
+        """Note that an attempt begins on a machine, which alone may send copies of it."""
         with self._lock:
             self._db.execute(
                 "INSERT OR IGNORE INTO attempts (job, attempt, app, node) VALUES (?, ?, ?, ?)",
@@ -112,7 +112,7 @@ class Copies:
             self._db.execute("DELETE FROM attempts WHERE job = ? AND attempt <= ?", (job, attempt - REMEMBERED))
 
     def awaited(self, job: int, attempt: int) -> str:
-        """The machine that may still send the last copy of the attempt before this one; empty where none is to come."""
+        """The machine that may still send the last copy of the attempt before this one; empty if none is expected."""
         with self._lock:
             row = self._db.execute(
                 "SELECT node, ended FROM attempts WHERE job = ? AND attempt < ? ORDER BY attempt DESC LIMIT 1",
@@ -141,7 +141,7 @@ class Copies:
 
         Returns
         -------
-        The next offset that is wanted, why the copy is refused, and whether it is over.
+        The next offset to send, the reason of a refusal, and true if the copy is complete.
         """
         with self._lock:
             row = self._db.execute(

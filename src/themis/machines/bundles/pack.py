@@ -205,7 +205,7 @@ class _Rules:
         self._specs: dict[str, GitIgnoreSpec | None] = {}
 
     def ignores(self, name: str) -> bool:
-        """Whether a file is left out, or a folder, whose name ends with a slash, with all that is in it."""
+        """True if a file is left out, or a folder, whose name ends with a slash, with all its content."""
         parts = name.rstrip("/").split("/")
         for end in range(1, len(parts) + 1):
             is_folder = end < len(parts) or name.endswith("/")

@@ -87,7 +87,7 @@ class Store:
         return None
 
     def path(self, name: str) -> Path:
-        """Where the file is, or would be."""
+        """Path of the file, which may not exist."""
         return self.folder / check_name(name)
 
     def read(self, name: str, offset: int, size: int) -> bytes:
@@ -112,7 +112,7 @@ class Store:
         return sum(size for _, size, _ in self._files())
 
     def trim(self, keep_s: float, now: float | None = None) -> list[str]:
-        """Remove files that nobody needs and that were not used for ``keep_s``; returns their names."""
+        """Remove files without a user that were not used for ``keep_s``; returns their names."""
         now = time.time() if now is None else now
         needed, gone = set(self.needed()), []
         with self._lock:

@@ -1,6 +1,6 @@
-"""``python -m themis.machines.engines.bridge``: the arbiter's way into a Ray cluster, a process of its own.
+"""``python -m themis.machines.engines.bridge``: the arbiter's connection to a Ray cluster, in a separate process.
 
-For every node of Ray with GPUs it sees to a detached, named actor that holds those GPUs and runs a ``Relay``; for each
+For every node of Ray with GPUs it keeps a detached, named actor that holds those GPUs and runs a ``Relay``; for each
 it opens a connection to the arbiter's socket and carries bytes between the two, so that the arbiter talks to node agents
 as if they were here. On one more connection it reports which machines there are. Ray is transport and membership, nothing
 else; and because Ray ends a driver that loses its cluster, the driver is this process and not the arbiter.
@@ -47,7 +47,7 @@ NAMESPACE = "themis"
 
 @dataclass(slots=True)
 class Bridge:
-    """Everything between one arbiter and one Ray cluster.
+    """Connection between one arbiter and one Ray cluster.
 
     Parameters
     ----------
@@ -63,16 +63,16 @@ class Bridge:
     log_bytes: int = 64 << 20
     options: tuple[str, ...] = ()
     serving: dict[str, asyncio.Task[None]] = field(default_factory=dict)
-    """By Ray's node id."""
+    """Servers by Ray's node id."""
     actors: dict[str, Any] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     leaving: set[str] = field(default_factory=set)
     control: asyncio.StreamWriter | None = None
     ending: bool = False
-    """No actor is to be there when this is over."""
+    """No actor may be left at the end."""
 
     async def run(self) -> None:
-        """Until the arbiter hangs up, or has the nodes ended."""
+        """Run until the arbiter disconnects or ends the nodes."""
         reader, self.control = await self._dial()
         watch = asyncio.create_task(self._watch())
         try:
@@ -125,7 +125,7 @@ class Bridge:
     # ---- one node -------------------------------------------------------------------------------------------------
 
     async def _serve(self, node: RayNode) -> None:
-        """See to its actor, and to the conversation, for as long as the node is there."""
+        """Serve the node's actor and its conversation while the node exists."""
         while True:
             try:
                 actor = self.actors[node.id] = await asyncio.to_thread(self._actor, node)
@@ -215,7 +215,7 @@ class Bridge:
             return await asyncio.open_unix_connection(name, limit=CHUNK * 4)
 
     async def _end_nodes(self, watch: asyncio.Task[None]) -> None:
-        """Agents first, then the actors, whose GPUs are Ray's again."""
+        """End agents first, then the actors, which returns their GPUs to Ray."""
         # A caller that finds an actor gone starts another, so no caller may look while they end; a node that is cut off takes long.
         self.ending = True
         for task in (watch, *self.serving.values()):
@@ -232,7 +232,7 @@ class Bridge:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run until the arbiter hangs up; exit code 2 and a sentence where Ray cannot be reached."""
+    """Run until the arbiter disconnects; exit code 2 and a sentence where Ray cannot be reached."""
     parser = argparse.ArgumentParser(
         prog="python -m themis.machines.engines.bridge", description="Reach a Ray cluster's nodes."
     )

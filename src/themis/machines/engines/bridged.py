@@ -1,4 +1,4 @@
-"""The executor of machines that are elsewhere: their agents are reached through a process of its own, the bridge.
+"""Executor for remote machines: their agents are reached through a separate process, the bridge.
 
     core --submit--> BridgedExecutor --messages--> bridge === machines: node agents --> supervisors --> ranks
 
@@ -91,7 +91,7 @@ class BridgedExecutor(LocalExecutor):
         self.found: dict[str, NodeFound] = {}
         """The report of the bridge on each machine, including machines that the scheduler does not know yet."""
         self.refused = ""
-        """Why there is no way to the machines at all."""
+        """Reason why no machine can be reached."""
         self._started_at = -RESPAWN_S
 
     def bridge_words(self) -> Sequence[str]:
@@ -118,7 +118,7 @@ class BridgedExecutor(LocalExecutor):
             self._find(self.found[machine.name])
 
     def restore(self, grant: Grant, steps: float, *, started: bool = True) -> None:
-        """As for ``LocalExecutor``."""
+        """Same as for ``LocalExecutor``."""
         super().restore(grant, steps, started=started)
         self._do(lambda: self._make_places(grant.job))
 
@@ -129,7 +129,7 @@ class BridgedExecutor(LocalExecutor):
         super()._carry_out(out)
 
     def _make_places(self, job: int) -> None:
-        """Let the machines of a gang send what its ranks write; a full disk loses it."""
+        """Accept the output of a gang's ranks from its machines; a full disk loses it."""
         gang = self.gangs.gangs.get(job)
         for n, part in gang.parts.items() if gang is not None and self.mirrored else ():
             with contextlib.suppress(OSError):

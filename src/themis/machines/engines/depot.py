@@ -20,13 +20,13 @@ from themis.machines.bundles.store import Store
 from themis.machines.engines.hosts import TASK
 
 SIGN_S = 30.0
-"""A machine that is not connected is awaited for so long, if the last copy of an attempt should come from it."""
+"""Seconds to wait for a disconnected machine that may have the last copy of an attempt."""
 MOST_WAITING = 8
 """Questions of one machine that wait to be answered; it asks one at a time, and again where no answer comes."""
 
 
 class Depot:
-    """Where machines fetch bundles, and leave copies. ``answer`` : sends a machine a message; called in a thread of its own."""
+    """Bundles for machines to fetch, and copies from them. ``answer`` : sends a message to a machine, in a thread."""
 
     def __init__(self, store: Store | None, copies: Copies | None, answer: Callable[[int, Message], None]) -> None:
         self.store, self.copies, self.answer = store, copies, answer
@@ -72,7 +72,7 @@ class Depot:
             self._reader.submit(lambda: copies.gone(node, kept))
 
     def copy_of(self, asked: FindCopy, spec: TaskSpec, node: str, connected: Callable[[str], bool]) -> CopyFound:
-        """With which copy a task begins: the newest one, once the attempt before has sent its last, or will not."""
+        """The copy that a task begins with: the newest one, once the attempt before has sent its last, or will not."""
         if self.copies is None:
             return CopyFound(task=asked.task, bundle="")
         note = ""
@@ -131,7 +131,7 @@ class Depot:
         return Piece(bundle=asked.bundle, offset=asked.offset, size=-1, problem=problem)
 
     def _store_of(self, name: str, specs: Collection[TaskSpec]) -> Store | None:
-        """Where an archive is that one of these tasks needs; None if none does."""
+        """Store of an archive that one of these tasks needs; None if none does."""
         if any(spec.bundle == name for spec in specs):
             return self.store
         for spec in specs:

@@ -18,9 +18,9 @@ from themis.machines.engines.program import DISK
 from themis.model.units import Seconds
 
 GRACE_S: Seconds = 60.0
-"""From the warning until a job is stopped."""
+"""Seconds from the warning until a job is stopped."""
 AHEAD_S: Seconds = 2.0
-"""Until a job that is stopped writes no more: what is written within this time belongs to the reserve."""
+"""Seconds until a stopped job writes no more: writes within this time count against the reserve."""
 PART = 20
 """The reserve is at most a part of a disk (1 / PART)."""
 LEAST, LEAST_PART = 1 << 20, 1000
@@ -69,7 +69,7 @@ class Disks:
     at_rest: Callable[[], tuple[str, Mapping[str, int]]] = lambda: ("", {})
     uses: dict[int, DiskUse] = field(default_factory=dict)
     warned: dict[tuple[str, str], Seconds] = field(default_factory=dict)
-    """When a user was told of a quota on a disk."""
+    """Time of the last warning to a user about the quota of a disk."""
 
     def take(self, machine: int, use: DiskUse, gangs: Mapping[str, Gang], now: Seconds) -> list[Told]:
         """An agent reported; ``gangs`` : by task. What follows."""
@@ -88,7 +88,7 @@ class Disks:
         return out if stopping else out + self._fastest(machine, use, running)
 
     def forget(self, machine: int) -> None:
-        """A machine is gone, or connects again: what it reported is old."""
+        """Discard the reports of a machine that is gone, or connects again."""
         self.uses.pop(machine, None)
 
     def _disk(self, machine: int) -> str:
@@ -144,13 +144,13 @@ class Disks:
 
 
 def folder_of(gang: Gang) -> str:
-    """Where a gang saves, in words."""
+    """Name of the place where a gang saves, in words."""
     spec = next(iter(gang.parts.values())).spec
     return "its checkpoint folder" if spec.checkpoint_url else spec.checkpoint_dir
 
 
 def size_words(size: float) -> str:
-    """Bytes as people read them: ``3.2 GiB``."""
+    """Bytes in readable form: ``3.2 GiB``."""
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if size < 1024 or unit == "TiB":
             break

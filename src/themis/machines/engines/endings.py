@@ -1,4 +1,4 @@
-"""How an attempt ended, from what the machines reported of its parts."""
+"""Ending of an attempt, from the machines' reports on its parts."""
 
 from __future__ import annotations
 

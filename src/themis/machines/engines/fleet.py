@@ -29,7 +29,7 @@ from themis.model.events import Event, MachineJoined, MachineResized
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSettings:
-    """How machines reach the service.
+    """Settings of the machines' connections to the service.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class FleetExecutor(BridgedExecutor):
         )
         self.fleet = fleet
         self._told: set[str] = set()
-        """Machines whose removal the scheduler was asked for."""
+        """Machines whose removal was requested from the scheduler."""
         with contextlib.closing(Members(fleet.members)) as members:
             members.note(LISTEN, "")
 
@@ -92,12 +92,12 @@ class FleetExecutor(BridgedExecutor):
             return members.fact(LISTEN)
 
     def leave(self, name: str) -> None:
-        """As for ``LocalExecutor``: it is drained, then its certificate is revoked."""
+        """Same as for ``LocalExecutor``: the machine is drained, then its certificate is revoked."""
         with contextlib.closing(Members(self.fleet.members)) as members:
             members.leave(name)
 
     def bridge_words(self) -> Sequence[str]:
-        """As for ``BridgedExecutor``."""
+        """Same as for ``BridgedExecutor``."""
         return [
             "themis.machines.engines.gateway",
             "--connect",

@@ -27,7 +27,7 @@ class Beginning:
     def __init__(self, name: str) -> None:
         self.name, self.held = name, b""
         self.hello: Hello | None = None
-        """Once it came."""
+        """The agent's greeting, once received."""
 
     def passed(self, data: bytes) -> bytes:
         """The data that may be passed on to the arbiter; empty until the first line is complete.
@@ -85,7 +85,7 @@ def checked(join: Join) -> None:
 
 
 class LogCopies:
-    """Copies of what the ranks of one machine write.
+    """Copies of the output of one machine's ranks.
 
     Only ranks that the arbiter gave to the machine have one: it makes an empty file for each (``make_place``).
 
@@ -100,7 +100,7 @@ class LogCopies:
         """Pieces of logs that are no rank's of this machine."""
 
     def add(self, text: str, anew: bool, data: bytes) -> None:
-        """A rank wrote this; ``anew`` : its file began again. A full disk loses output rather than the machine.
+        """Append a rank's output; ``anew`` : its file was truncated. A full disk loses output rather than the machine.
 
         Raises
         ------
@@ -123,7 +123,7 @@ class LogCopies:
                 file.write(data[: max(self.most - file.tell(), 0)])
 
     def add_frame(self, frame: bytes) -> None:
-        """As ``add``, of a frame; ProtocolError where it is none."""
+        """Same as ``add``, for a frame; ProtocolError for a malformed one."""
         try:
             piece = LogLines.unpacked(frame)
         except ValueError as error:

@@ -30,27 +30,27 @@ class Node:
     """Its connection outlasted its lease, so what its agent sent before may still be on the way: the machine returns once the agent
     has heard the answer to this renewal, the first after that. -1 until it comes; None where nothing is to be awaited."""
     leaving: bool = False
-    """Its engine takes it away; it counts as failed until it is found again."""
+    """Its engine removes it; it counts as failed until it is found again."""
     ends_at: Seconds = math.inf
-    """When it is taken away; graces end there."""
+    """Time of its removal; graces end there."""
     niceness: int = 0
     """Niceness of its agent, and thus of jobs."""
     trust: str = ""
-    """As its agent reported (``machines.agent.messages.Hello``)."""
+    """The trust level that its agent reported (``machines.agent.messages.Hello``)."""
     containment: str = ""
     limits: tuple[str, ...] = ()
-    """How its agent contains gangs, and what of them it limits."""
+    """Containment method of its agent, and the limits that it enforces on gangs."""
     protocol: int = 1
-    """That its agent speaks."""
+    """Protocol version that its agent speaks."""
     occupied: tuple[Occupied, ...] | None = ()
     """GPUs that are not free though no gang holds them, as the core knows it; None while that is to be found out."""
     rejected: str = ""
     """Why nothing that it sends is accepted; empty once it is back in service."""
     rejections: int = 0
-    """That followed each other within ``gangs.FORGET_S``; the last was at ``rejected_at``."""
+    """Number of successive rejections within ``gangs.FORGET_S``; the last was at ``rejected_at``."""
     rejected_at: Seconds = -math.inf
     barred_until: Seconds = -math.inf
-    """Nothing that it sends is read before."""
+    """Time before which none of its messages are read."""
     orphan_tasks: set[str] = field(default_factory=set)
     """Tasks that live there and should not: given up as lost with their machine, or of another journal. They may be on any GPU,
     so nothing starts on the machine until they ended."""
@@ -63,18 +63,18 @@ class GangPart:
     spec: TaskSpec
     state: TaskState | None = None
     known: bool = False
-    """Whether the agent ever confirmed it; what is gone after that was lost."""
+    """True if the agent ever confirmed it; what is gone after that was lost."""
     sent: Goal | None = None
     """The goal that its agent was sent last on this connection."""
 
     @property
     def phase(self) -> PartState:
-        """As its agent reported it last."""
+        """The phase that its agent reported last."""
         return PartState(self.state.phase) if self.state is not None else PartState.UNREPORTED
 
     @property
     def ended(self) -> bool:
-        """Nothing of it is left on its machine."""
+        """True if nothing of it is left on its machine."""
         return self.phase is PartState.ENDED
 
 
@@ -94,12 +94,12 @@ class Gang:
     cause: str = ""
     """Why it is stopped; empty while it is not."""
     why: str = ""
-    """The same in a sentence for its owner, where there is more to say."""
+    """The same in a sentence for its owner, if details are known."""
     started: bool = False
-    """Its ``JobStarted`` is written, by this arbiter or by one before it."""
+    """True if its ``JobStarted`` is written, by this arbiter or an earlier one."""
     report: TaskReport | None = None
     last: TaskReport | None = None
-    """The last report, also of a program whose steps are not its app's."""
+    """The last report, including one from a program whose steps are not the app's."""
     idle: IdleGang = field(default_factory=IdleGang)
     progress_at: Seconds = -math.inf
     batch: int = 0
@@ -112,7 +112,7 @@ class Gang:
     intrudes: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """GPUs that its processes are on and that it does not hold, by machine."""
     neighbours_at: Seconds = -math.inf
-    """When another gang last came to its GPUs, or left them."""
+    """Time at which another gang last joined or left its GPUs."""
 
     @property
     def goal(self) -> Goal:
@@ -121,7 +121,7 @@ class Gang:
 
     @property
     def ended(self) -> bool:
-        """Nothing of it is left on any machine."""
+        """True if nothing of it is left on any machine."""
         return self.state.ended
 
     @property
@@ -135,7 +135,7 @@ class Gang:
 
     @property
     def training_batch(self) -> int:
-        """The batch size that it trains with: what it reported, or by its steps."""
+        """Its batch size: as reported, or by its steps."""
         if self.job.dynamic and self.job.dynamic.hidden:
             reported = self.report.batch if self.report is not None else 0
             return reported or self.batch or self.job.regimes[0].batch
@@ -162,7 +162,7 @@ def too_old(node: Node, spec: TaskSpec) -> str:
 
 
 def went_wrong(state: TaskState) -> bool:
-    """Whether the ranks ended by themselves, or were lost: then the whole gang has to end."""
+    """True if the ranks ended by themselves, or were lost: then the whole gang has to end."""
     return state.first is not None or state.cause in (
         "lease",
         "lost",

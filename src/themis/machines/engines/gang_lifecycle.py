@@ -24,7 +24,7 @@ class Goal(StrEnum):
 
 
 class GangState(StrEnum):
-    """Where an attempt of a job is."""
+    """State of a job's attempt."""
 
     PREPARING = "preparing"
     """Its machines bring their ranks to the barrier."""
@@ -36,13 +36,13 @@ class GangState(StrEnum):
     FAILING = "failing"
     """One of its parts ended by itself or was lost; the others are stopped."""
     REVOKED = "revoked"
-    """As failing, and the scheduler asked for its end since: no other ``Revoke`` will come."""
+    """Same as failing, and the scheduler has revoked the gang since: no other ``Revoke`` will come."""
     TIMED_OUT = "timed_out"
     """It was not prepared in time; it is stopped."""
     REACHED = "reached"
-    """No process is left, and its job reached its target: the scheduler takes the GPUs back with a ``Revoke``."""
+    """No process is left, and the job reached its target: the scheduler releases the GPUs with a ``Revoke``."""
     GONE = "gone"
-    """No process is left, and its GPUs were given back."""
+    """No process is left, and its GPUs were released."""
 
     @property
     def goal(self) -> Goal:
@@ -51,7 +51,7 @@ class GangState(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Nothing of it is left on any machine."""
+        """True if nothing of it is left on any machine."""
         return self in (GangState.REACHED, GangState.GONE)
 
 
@@ -70,16 +70,16 @@ class GangEvent(StrEnum):
     """``prepare_s`` is over."""
     STOP_ASKED = "stop asked"
     ENDED = "ended"
-    """No process is left on any machine, and its job did not reach its target."""
+    """No process is left on any machine, and the job did not reach its target."""
     FINISHED = "finished"
-    """No process is left on any machine, and its job reached its target."""
+    """No process is left on any machine, and the job reached its target."""
 
 
 class Action(StrEnum):
     """A record that a transition writes."""
 
     STARTED = "JobStarted"
-    """Not where an earlier arbiter wrote it already."""
+    """Skipped if an earlier arbiter wrote it already."""
     ATTEMPT_ENDED = "AttemptEnded"
     REACHED = "JobReached"
     STOPPED = "JobStopped"
@@ -156,7 +156,7 @@ class PartState(StrEnum):
 
     @property
     def began(self) -> bool:
-        """Its ranks passed the barrier, or ended without it."""
+        """True if its ranks passed the barrier, or ended without it."""
         return self in (PartState.RUNNING, PartState.STOPPING, PartState.ENDED)
 
 

@@ -75,10 +75,11 @@ from themis.model.units import Seconds
 from themis.model.workload import App
 
 BAR_S, REJECTIONS, FORGET_S = 10.0, 3, 3600.0
-"""How long nothing is read of a machine that sent what is not accepted, and how often that happens within ``FORGET_S`` until it
-stays out of service."""
+"""Seconds for which nothing is read of a machine after a rejected message; number of rejections within ``FORGET_S``
+after which it stays out of service.
+"""
 ORPHANS = 1024
-"""Tasks of one machine that the service knows nothing of: those of a journal that was put back."""
+"""Tasks of one machine unknown to the service: those of a restored older journal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,9 +118,9 @@ class Gangs:
         self.saved: dict[int, float] = {}
         """Steps in each job's checkpoint."""
         self.gangs: dict[int, Gang] = {}
-        """By job; finished ones are removed, so that nothing grows with the jobs that ever ran."""
+        """By job; finished ones are removed, so that the table does not grow with all jobs that ever ran."""
         self.of_task: dict[str, Gang] = {}
-        """By the name of its tasks, until its end is recorded."""
+        """By the name of the gang's tasks, until its end is recorded."""
         self.out: list[Out] = []
         self.now = now
         self.disks = Disks(settings.user_disk, settings.disk_reserve, lambda n: self.hosts[n].machine.name)
@@ -150,7 +151,7 @@ class Gangs:
         return self._done()
 
     def is_empty(self, machine: int) -> bool:
-        """Whether no gang, nor what an earlier arbiter left, is on a machine."""
+        """True if no gang, nor what an earlier arbiter left, is on a machine."""
         here = any(machine in gang.parts and not gang.parts[machine].ended for gang in self.gangs.values())
         return not here and not self.nodes[machine].orphan_tasks
 
@@ -172,7 +173,7 @@ class Gangs:
             node.leaving, node.ends_at = True, now + within_s if within_s > 0 else math.inf
         if not node.failed:
             node.failed = True
-            # Jobs of a machine that is still there save before it goes.
+            # Jobs on a machine that is still present save before its removal.
             self.out.append(MachineFailed(machine=machine, drained=not dead))
         return self._done()
 
@@ -195,7 +196,7 @@ class Gangs:
         return self._done()
 
     def pardon(self, machine: int) -> None:
-        """An administrator puts a machine back into service: what it sends is read again."""
+        """An administrator returns a machine to service: its messages are read again."""
         node = self.nodes[machine]
         node.rejected, node.rejections, node.barred_until = "", 0, -math.inf
 
@@ -326,7 +327,7 @@ class Gangs:
         return self._done()
 
     def disconnected(self, machine: int) -> None:
-        """The connection is lost; its lease goes on."""
+        """The connection is lost; the machine's lease continues."""
         self.nodes[machine].ready = self.nodes[machine].connected = False
         self.disks.forget(machine)
         for gang in self.gangs.values():
@@ -353,7 +354,7 @@ class Gangs:
         node.connected, node.niceness, node.trust = True, hello.niceness, hello.trust
         node.containment, node.limits, node.protocol = hello.containment, hello.limits, hello.protocol
         node.orphan_tasks.clear()
-        # Before gangs that ended let go of these GPUs.
+        # Before the ended gangs release these GPUs.
         self._occupied(machine, hello.occupied)
         kept = {state.task for state in hello.tasks}
         # Before the states: how a task ended depends on its last report.
@@ -436,7 +437,7 @@ class Gangs:
             self._reconcile(gang)
 
     def _orphan(self, machine: int, state: TaskState, *, recorded: bool) -> None:
-        """An attempt that is settled here already, or one of an arbiter whose journal is not ours."""
+        """An attempt that is already recorded here, or one of an arbiter with another journal."""
         orphan_tasks = self.nodes[machine].orphan_tasks
         if state.phase != "ended":
             if state.task not in orphan_tasks and (len(orphan_tasks) >= ORPHANS or not TASK.fullmatch(state.task)):
@@ -454,7 +455,7 @@ class Gangs:
             self._readmit(machine)
 
     def _readmit(self, machine: int) -> None:
-        """A machine whose lease runs may serve, as soon as nothing is on it that should not be."""
+        """Return a machine with a valid lease to service, as soon as no orphan is on it."""
         node = self.nodes[machine]
         if not node.ready or node.orphan_tasks:
             return
@@ -529,7 +530,7 @@ class Gangs:
                 node.awaited = -1 if node.connected else None
                 self.out.append(MachineFailed(machine=n))
         for gang in [g for g in self.gangs.values() if not g.ended]:
-            # Fetching and preparing each have their limit on the machines, whose messages say more.
+            # Fetching and preparing have their own limits on the machines, whose messages are more specific.
             setup_s = 2 * max(part.spec.setup_s for part in gang.parts.values())
             if gang.state is GangState.PREPARING and now >= gang.since + self.settings.prepare_s + setup_s:
                 self._happens(gang, GangEvent.TIMEOUT, "lost")
@@ -609,7 +610,7 @@ class Gangs:
             self._happens(gang, GangEvent.FINISHED if finished else GangEvent.ENDED, ended=ended)
 
     def _send_goal(self, gang: Gang, n: int, part: GangPart) -> None:
-        """Send an agent what its part of the gang should do, unless it was sent on this connection."""
+        """Send an agent the target state of its part of the gang, unless it was sent on this connection."""
         goal, node, phase = gang.goal, self.nodes[n], part.phase
         if goal is Goal.STOP and phase is PartState.UNREPORTED and not part.known and part.sent is None:
             # Its machine never received it.
@@ -637,7 +638,7 @@ class Gangs:
                 return Stop(task=part.spec.task, cause=gang.cause, grace_s=grace, message=gang.why)
 
     def _ends_at(self, gang: Gang) -> Seconds:
-        """When the first of its machines is taken away."""
+        """Time at which the first of its machines is removed."""
         return min(self.nodes[n].ends_at for n in gang.parts)
 
     def _send(self, machine: int, message: Message) -> None:
@@ -656,7 +657,7 @@ class Gangs:
         return how_it_ended(gang, saved=saved, pace=self.pace, gpu_type=self._gpu_type(gang))
 
     def _leave(self, gang: Gang, ended: AttemptEnded) -> None:
-        """Nothing of it is left on any machine."""
+        """Finish a gang of which nothing is left on any machine."""
         for other in self._neighbours(gang):
             other.neighbours_at = self.now
         self.saved[gang.grant.job] = ended.steps

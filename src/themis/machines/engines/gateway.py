@@ -1,9 +1,9 @@
-"""``python -m themis.machines.engines.gateway``: the arbiter's door for the machines of a fleet, a process of its own.
+"""``python -m themis.machines.engines.gateway``: the arbiter's server for a fleet's machines, in a separate process.
 
 Machines dial it over TLS. It asks for a certificate of the service's authority, checks that the machine of that certificate
 is one that joined and that its agent speaks for no other, and then carries bytes between the machine and the arbiter's socket, so
 that the arbiter talks to node agents as if they were here. On one more connection to the arbiter it reports which machines there
-are. Whoever has no certificate may only join, with a token. It ends with the arbiter; machines dial again.
+are. A machine without a certificate may only join, with a token. It ends with the arbiter; machines dial again.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Link:
 
 @dataclass(slots=True)
 class Gateway:
-    """Everything between one arbiter and its machines.
+    """Connections between one arbiter and its machines.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ class Gateway:
     control: asyncio.StreamWriter | None = None
 
     async def run(self, host: str, port: int) -> None:
-        """Until the arbiter hangs up."""
+        """Run until the arbiter disconnects."""
         reader, self.control = await self._dial()
         files = self.authority.server([SERVER_NAME], file="agents.pem")
         context = server_context(files)
@@ -159,7 +159,7 @@ class Gateway:
                     pass
 
     async def _watch(self, context: ssl.SSLContext) -> None:
-        """See to machines that are to leave, to certificates that end, and to connections that went silent."""
+        """Watch machines that are to leave, certificates that expire, and connections that went silent."""
         renewed = noted = time.monotonic()
         while True:
             members = {member.name: member for member in self.members.all()}
@@ -308,7 +308,7 @@ class Gateway:
                 del self.links[peer.name]
 
     async def _alone(self, peer: Peer) -> None:
-        """One certificate serves one agent at a time; a connection whose machine is gone gives way.
+        """Limit a certificate to one agent at a time; a connection whose machine is gone gives way.
 
         Raises
         ------
@@ -348,7 +348,7 @@ class Gateway:
             writer.close()
 
     async def _up(self, link: Link, writer: asyncio.StreamWriter) -> None:
-        """From the machine to the arbiter; the first line must be this machine's own."""
+        """Forward from the machine to the arbiter; the first line must be this machine's own."""
         begin, rate = Beginning(link.member.name), Rate(time.monotonic)
         logs = LogCopies(self.mirror / link.member.name, self.log_bytes)
         while True:
@@ -379,7 +379,7 @@ class Gateway:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run until the arbiter hangs up; exit code 2 and a sentence where the address cannot be served."""
+    """Run until the arbiter disconnects; exit code 2 and a sentence where the address cannot be served."""
     parser = argparse.ArgumentParser(
         prog="python -m themis.machines.engines.gateway", description="Serve machines over TLS."
     )

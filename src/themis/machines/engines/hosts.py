@@ -23,12 +23,12 @@ class NodeSettings:
 
     Attributes
     ----------
-    lease_s : how long a machine may go on without renewal; it renews every ``renew_s``.
+    lease_s : how long a machine may continue without renewal; it renews every ``renew_s``.
     margin_s : added to lease and grace before a silent machine's GPUs count as free: signals and reaping take time.
     prepare_s : a gang that is not ready by then is given up.
     progress_s : minimum interval between two progress events of a job, seconds.
-    idle_after_s : a job that reported steps and then no new one for so long is idle. ``idle_every_s`` : minimum interval between
-        two reports of idle GPUs of a gang.
+    idle_after_s : a job that reported steps and then no new one for this long is idle. ``idle_every_s`` : minimum
+        interval between two reports of idle GPUs of a gang.
     log_bytes : bound of each rank's log.
     setup_s : for fetching a job's files, and again for preparing its environment.
     copy_every_s : between two copies of a running job's checkpoints. ``copy_s`` : for one.
@@ -107,7 +107,7 @@ def task_specs(
 ) -> dict[int, TaskSpec]:
     """The gang's ranks on each of its machines, by machine; machines in the order of their ids, GPUs as they are on each.
 
-    ``places`` : machine of each GPU, and its position there; where there are none, the machines' GPUs follow each other.
+    ``places`` : machine of each GPU, and its position there; if empty, the machines' GPUs are numbered consecutively.
     """
     places = places or [(n, i) for n, host in enumerate(hosts) for i in range(host.machine.gpus)]
     where: dict[int, list[int]] = {}

@@ -11,7 +11,7 @@ from themis.model.events import Grant
 from themis.model.units import GpuSeconds, Seconds
 
 SLOW = 3.0
-"""Steps that a job may take longer than before until it counts as idle, in multiples of its mean step."""
+"""Time without a step after which a job counts as idle, in multiples of its mean step time."""
 
 
 @dataclass(slots=True)

@@ -146,7 +146,7 @@ class LocalExecutor(Executor):
         self._control: ServedChannel | None = None
         """A bridge's own connection, where machines are an engine's."""
         self._patience: dict[int, tuple[float, float]] = {}
-        """When an agent was last restarted that has not come yet, and how long the next one waits."""
+        """Time of the last restart of an agent that is not back yet, and the wait of the next one."""
         self._closing = threading.Event()
         self._broken: BaseException | None = None
         passable(self.root)
@@ -159,7 +159,7 @@ class LocalExecutor(Executor):
         """Start the agents and the thread."""
         self._start_agents()
         if self.renewer is not None:
-            # Before the thread takes in the machines, whose leases count from then.
+            # Before the thread connects the machines, whose leases count from then.
             self.renewer.hand_over()
         note_lease(self.root, self.settings.lease_s, self.version)
         self._thread.start()
@@ -182,7 +182,7 @@ class LocalExecutor(Executor):
         self._do(lambda: self._carry_out(self.gangs.restore(grant, steps, self.clock(), started=started)))
 
     def recorded(self, job: int, attempt: int) -> None:
-        """How this attempt ended is on the caller's disk; until then machines report it to each arbiter that comes."""
+        """Acknowledge that the caller has this attempt's ending on disk; until then machines report it again."""
         self._do(lambda: self._carry_out(self.gangs.recorded(job, attempt, self.clock())))
 
     def restore_lost(self, machine: int) -> None:
@@ -190,7 +190,7 @@ class LocalExecutor(Executor):
         self._do(lambda: self.gangs.restore_lost(machine))
 
     def restore_withheld(self, machine: int) -> None:
-        """A machine some of whose GPUs were withheld when the arbiter before this one ended; call it before ``start``."""
+        """Restore GPUs that were withheld when the previous arbiter ended; call it before ``start``."""
         self._do(lambda: self.gangs.restore_withheld(machine))
 
     def equip(self, devices: Mapping[str, tuple[str, ...]]) -> None:
@@ -202,7 +202,7 @@ class LocalExecutor(Executor):
         self._do(lambda: self._join(machine))
 
     def resize(self, machine: int, gpus: int) -> None:
-        """A machine has so many GPUs from now on; 0: it is removed, its agent ends as soon as nothing runs there."""
+        """Set a machine's number of GPUs; 0: it is removed, its agent ends as soon as nothing runs there."""
         self._do(lambda: self._carry_out(self.gangs.resize(machine, self._host_of(machine, gpus), self.clock())))
 
     def leave(self, name: str) -> None:
@@ -210,7 +210,7 @@ class LocalExecutor(Executor):
 
         Raises
         ------
-        InputError : it did not join over the network, or there is none of this name.
+        InputError : it did not join over the network, or no machine has this name.
         """
         raise InputError(
             f"node {name!r} did not join over the network, so it cannot be removed; `themis drain {name}` takes it out of "
@@ -218,7 +218,7 @@ class LocalExecutor(Executor):
         )
 
     def pardon(self, machine: int) -> None:
-        """An administrator puts a machine back into service: what it sends is read again."""
+        """An administrator returns a machine to service: its messages are read again."""
         self._do(lambda: self.gangs.pardon(machine))
 
     def rejected(self, machine: int) -> str:
@@ -240,7 +240,7 @@ class LocalExecutor(Executor):
         return self.gangs.nodes[machine].trust if machine < len(self.gangs.nodes) else ""
 
     def containment_of(self, machine: int) -> tuple[str, tuple[str, ...]]:
-        """How gangs on this machine are contained, and what of them is limited, as its agent reported last; empty before."""
+        """Containment of gangs on this machine, and the enforced limits, as its agent reported last; empty before."""
         nodes = self.gangs.nodes
         return (nodes[machine].containment, nodes[machine].limits) if machine < len(nodes) else ("", ())
 
@@ -285,7 +285,7 @@ class LocalExecutor(Executor):
         self.gangs.join(Host(machine=machine, devices=devices if len(devices) == machine.gpus else ()), self.clock())
 
     def _host_of(self, n: int, gpus: int) -> Host | None:
-        """A machine with so many GPUs; one that was removed is connected to its agent again."""
+        """A machine with this many GPUs; a removed one is connected to its agent again."""
         known = self.gangs.hosts[n]
         if not gpus:
             return None
@@ -472,7 +472,7 @@ class LocalExecutor(Executor):
         return n is not None and self.gangs.nodes[n].connected
 
     def _answer(self, n: int, message: Message) -> None:
-        """Send a machine what it asked for, from any thread."""
+        """Answer a machine's request, from any thread."""
         with contextlib.suppress(Exception):  # the executor broke; its own thread says how
             self._do(lambda: self._carry_out([Send(machine=n, message=message)]))
 
@@ -508,7 +508,7 @@ class LocalExecutor(Executor):
         return self.gangs.nodes[n].leaving and self.gangs.is_empty(n)
 
     def _is_outdated(self, n: int, hello: Hello) -> bool:
-        """Whether an agent that outlived its arbiter is of another version, or was started with other settings."""
+        """True if an agent that outlived its arbiter is of another version, or was started with other settings."""
         if hello.protocol < PROTOCOL or n in self.agents:
             return hello.protocol < PROTOCOL
         with contextlib.suppress(OSError, ValueError):

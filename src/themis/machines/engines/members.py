@@ -1,7 +1,8 @@
 """The machines of a fleet: who joined, with which certificates, and the join tokens; SQLite, so that each change is whole or not.
 
-A file of its own beside the journal: the gateway writes it while the arbiter has a transaction of the journal open, and a machine
-is a record of the log only once it was there. Its rules are those of a token (used once) and of a certificate (known, not revoked).
+A separate file from the journal: the gateway writes it while the arbiter has a transaction of the journal open, and a
+machine is a record of the log only once it was there. Its rules are those of a token (used once) and of a certificate
+(known, not revoked).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ CREATE TABLE IF NOT EXISTS certificates (serial TEXT PRIMARY KEY, name TEXT NOT 
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 KEEP_S = 7 * 86400.0
-"""Seconds that a token which was used or has expired is remembered, so that a late caller is told which of the two."""
+"""Seconds for which a used or expired token is remembered, so that a late caller learns which of the two it is."""
 LISTEN = "listen"
 """The fact that says where machines are served."""
 SERVING, LEAVING, REMOVED = "serving", "leaving", "removed"
@@ -113,7 +114,7 @@ class Members:
 
         Raises
         ------
-        NotAllowed : the token was used, has expired or is none; the name or a GPU is another machine's.
+        NotAllowed : the token was used, has expired or is unknown; the name or a GPU is another machine's.
         """
         now, key = self.clock(), _digest(join.secret)
         with self._whole() as db:
@@ -205,7 +206,7 @@ class Members:
 
         Raises
         ------
-        InputError : there is none of this name.
+        InputError : no machine has this name.
         """
         with self._whole() as db:
             member = self._member(name)

@@ -1,4 +1,4 @@
-"""How many files the service may open: more than a login's usual 1,024, which jobs keep, for some programs cannot have more."""
+"""Limit of open files: above a login's usual 1,024. Jobs keep 1,024, because some programs cannot have more."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _given: list[tuple[int, int]] = []
 
 
 def take_more(most: int = ENOUGH) -> None:
-    """Let this process open so many files, or as many as it may."""
+    """Raise this process's limit of open files to this many, or to the maximum."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
     if not _given and soft != resource.RLIM_INFINITY and soft < wanted:

@@ -142,7 +142,7 @@ class Program:
 
     @property
     def needs_setup(self) -> bool:
-        """Whether something is prepared on each machine before its ranks are."""
+        """True if something is prepared on each machine before its ranks are."""
         return bool(self.bundle or self.packages or self.modules or self.checkpoint_url or self.outputs)
 
 
@@ -151,28 +151,28 @@ Programs = Callable[[App, int], Program]
 
 
 class Ending(StrEnum):
-    """How an attempt ended; only ``failed`` and ``not_started`` are the job's own doing."""
+    """Ending of an attempt; only ``failed`` and ``not_started`` are caused by the job itself."""
 
     FINISHED = "finished"
     STOPPED = "stopped"
     """The scheduler asked for it, and its ranks were signalled: a preemption, a cancel, a rung."""
     REQUEUED = "requeued"
-    """It asked to be run again: exit code 75 (EX_TEMPFAIL)."""
+    """The program asked for a requeue: exit code 75 (EX_TEMPFAIL)."""
     TERMINATED = "terminated"
-    """Somebody else sent SIGTERM: exit code 143, or death by that signal."""
+    """Another process sent SIGTERM: exit code 143, or death by that signal."""
     NODE_LOST = "node_lost"
-    """Its machine, or the lease of its machine, was lost, or it could not start anything (``UNABLE``)."""
+    """Its machine, or the machine's lease, was lost, or the machine could start nothing (``UNABLE``)."""
     NOT_STARTED = "not_started"
     FAILED = "failed"
 
     @property
     def is_failure(self) -> bool:
-        """Whether it counts towards the job's retries."""
+        """True if it counts towards the job's retries."""
         return self in (Ending.FAILED, Ending.NOT_STARTED)
 
     @property
     def is_own(self) -> bool:
-        """Whether its exit code said that it is to be run again, without a failure."""
+        """True if its exit code said that it is to be run again, without a failure."""
         return self in (Ending.REQUEUED, Ending.TERMINATED)
 
 

@@ -43,7 +43,7 @@ def measurement(
 
 
 def progress_events(gang: Gang, report: TaskReport, now: Seconds, *, every_s: Seconds) -> list[Event]:
-    """For the core: a change of batch size; a loss where curve stopping wants one, else the steps, each ``every_s`` at most."""
+    """Events for the core: a new batch size; a loss if curve stopping needs one, else steps; one per ``every_s``."""
     out: list[Event] = []
     job, attempt = gang.grant.job, gang.grant.attempt
     steps = min(gang.progress(report)[0], gang.grant.target)

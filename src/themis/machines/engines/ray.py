@@ -26,7 +26,7 @@ NODE_ROOT = "/var/tmp/themis"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaySettings:
-    """How to reach a Ray cluster.
+    """Settings of the connection to a Ray cluster.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class RayExecutor(BridgedExecutor):
         self.mirrored = Path(ray.node_root) != self.root / "nodes"
 
     def bridge_words(self) -> Sequence[str]:
-        """As for ``BridgedExecutor``."""
+        """Same as for ``BridgedExecutor``."""
         mirror = ["--mirror", str(self.root / "nodes")] if self.mirrored else []
         options = ["--renew-s", str(self.settings.renew_s), "--cache-bytes", str(self.settings.cache_bytes)]
         options += ["--containment", self.containment]

@@ -12,7 +12,7 @@ CHOSEN = "RAY_worker_niceness"
 
 
 class NodeActor(Relay):
-    """A relay in a worker of Ray, whose own default makes workers nicer than all else on their node, and so what they start.
+    """A relay in a worker of Ray, whose niceness by default exceeds all else on the node; children inherit it.
 
     Whose jobs hold all GPUs of a node should not come last there, and a relay that gets no processor loses its node's lease.
     Only those who may (root, CAP_SYS_NICE, RLIMIT_NICE) can take niceness back; ``themis doctor`` reports the others.
@@ -25,12 +25,12 @@ class NodeActor(Relay):
 
 
 def no_nicer_than(pid: int) -> int:
-    """Give this process the niceness of another if that is lower, and may be done; returns what it has then."""
+    """Lower this process's niceness to that of another, if permitted; returns the result."""
     with contextlib.suppress(OSError):
         theirs = os.getpriority(os.PRIO_PROCESS, pid)
         # On Linux each thread has its own.
         for thread in map(int, os.listdir("/proc/self/task")):
-            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+            with contextlib.suppress(ProcessLookupError):  # the process has ended in the meantime
                 if os.getpriority(os.PRIO_PROCESS, thread) > theirs:
                     os.setpriority(os.PRIO_PROCESS, thread, theirs)
     return os.getpriority(os.PRIO_PROCESS, 0)

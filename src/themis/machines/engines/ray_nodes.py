@@ -29,7 +29,7 @@ class RayNode:
     address: str
 
     def found(self, devices: tuple[str, ...]) -> NodeFound:
-        """As it was reported to the arbiter."""
+        """The message that reports the node to the arbiter."""
         return NodeFound(
             node=self.name,
             gpus=self.gpus,

@@ -32,7 +32,7 @@ LOOK_S = 1.0
 
 
 def socket_file(root: Path) -> Path:
-    """Where agents reach the service with this folder for what runs."""
+    """Socket at which agents with this folder reach the service."""
     return root / "arbiter" / "agents.sock"
 
 
@@ -52,7 +52,7 @@ class Before:
 
 
 def before(root: Path) -> Before:
-    """The state that an earlier run saved; the default if there is none or the file is damaged."""
+    """State that an earlier run saved; the default if there is none or the file is damaged."""
     try:
         found = Before(**json.loads(_file(root).read_text()))
         since = found.starting_since
@@ -79,7 +79,7 @@ def _write(root: Path, kept: Before) -> None:
 
 
 class Renewer:
-    """Answers agents in a thread of its own from its making on, until ``hand_over`` or ``close``.
+    """Answers agents in a separate thread from its creation until ``hand_over`` or ``close``.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ class Renewer:
         self._thread.start()
 
     def hand_over(self) -> socket.socket:
-        """Stop answering and hang up, so that agents dial again; returns the socket, on which they wait."""
+        """Stop answering and close all connections, so that agents dial again; returns the socket where they wait."""
         if self._stop >= 0:
             os.write(self._stop, b".")
             self._thread.join()
@@ -113,7 +113,7 @@ class Renewer:
         return self.server
 
     def close(self) -> None:
-        """Stop answering, where nobody takes over."""
+        """Stop answering without a successor."""
         self.hand_over().close()
 
     def _run(self) -> None:
@@ -137,7 +137,7 @@ class Renewer:
                 for message in self._channels[number].receive(0.0):
                     if isinstance(message, Renew):
                         self._renew(self._channels[number], message)
-            except Exception:  # whatever an agent sends ends its own connection alone
+            except Exception:  # an agent's bad message ends its own connection alone
                 self._channels.pop(number).close()
         return True
 

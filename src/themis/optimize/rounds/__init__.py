@@ -1,1 +1,1 @@
-"""How many rounds of a window each job gets: a multiple-choice knapsack with a makespan term, to a proven gap."""
+"""Number of rounds of a window for each job: a multiple-choice knapsack with a makespan term, to a proven gap."""

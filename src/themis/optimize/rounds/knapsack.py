@@ -1,4 +1,4 @@
-"""How many rounds of the window each job gets: a multiple-choice knapsack, solved to a proven gap.
+"""Number of rounds of the window for each job: a multiple-choice knapsack, solved to a proven gap.
 
 1. At a price of a GPU for a round, and with H's price split between its two terms, every job's best choice stands by
    itself; the sum of these is a bound on the optimum (Lagrange). The prices of the least bound are found by bisection.
@@ -167,7 +167,7 @@ class PricedJobs:
 
     @property
     def tilt(self) -> float:
-        """By how much H's second term exceeds the first at these picks: whether ``shared`` is too large."""
+        """Excess of H's second term over the first at these picks: whether ``shared`` is too large."""
         w, c = self.choices.window, self.choices
         left = w.left[np.arange(w.jobs), self.n]
         longest = float(left.max()) if self.cap < 0 else float(c.caps[self.cap])
@@ -215,7 +215,7 @@ class _PriceSearch:
         self.max_cost = float((steps / (w.gpus[:, None] * np.maximum(np.diff(w.spent, axis=1), 1))).max()) + 1e-12
 
     def run(self) -> None:
-        """Where one term of H outweighs the other, it bears the whole price; else the split is searched."""
+        """Where one term of H outweighs the other, it carries the whole price; else the split is searched."""
         pull = self.choices.window.pull
         low, high = 0.0, pull
         at = self._settle(high)
@@ -259,7 +259,7 @@ class _PriceSearch:
 
 
 def fitting(w: Window, n: Int, floor: Int) -> Int:
-    """Counts that fit: rounds are taken from the jobs that lose least per GPU-round, then given to those that gain most."""
+    """Feasible counts: jobs with least loss per GPU-round give rounds, then those with the largest gain get them."""
     n = np.minimum(n, w.useful)
     room = w.room - int(w.gpus @ w.takes(n))
     (gain, use), jobs = _gains(w), np.arange(w.jobs)

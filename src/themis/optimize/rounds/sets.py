@@ -30,7 +30,7 @@ LARGEST = 2000
 SHARES = 500
 """Shares up to which they are shown to be an average of sets or not."""
 SETS = 400
-"""Sets generated to tell whether shares are an average of sets."""
+"""Number of sets generated to decide whether shares are an average of sets."""
 TOLERANCE = 1e-7
 """Part of all shares that an average may lack."""
 
@@ -95,7 +95,7 @@ def heaviest(value: Float, gpus: Int, room: int) -> list[int]:
 
 
 def packs(x: Float, gpus: Int, jobs: Int, room: Sequence[int]) -> bool | None:
-    """Whether shares are an average of sets of gangs that can run at one time.
+    """True if shares are an average of sets of gangs that can run at one time.
 
     None: there are more than ``SHARES`` shares, or it is not known after ``SETS`` sets.
 
@@ -121,7 +121,7 @@ def packs(x: Float, gpus: Int, jobs: Int, room: Sequence[int]) -> bool | None:
             return None
         if found.objective >= 1.0 - TOLERANCE:
             return True
-        # At the program's prices the shares are worth 1, and no set so far more than the part that they have of it.
+        # At the program's prices the shares are worth 1, and no set so far is worth more than its part of them.
         prices = np.zeros(x.shape)
         prices[c, k] = np.maximum(-found.duals[:n], 0.0)
         least = float((prices * x).sum()) * (1.0 - 1e-9)
@@ -173,7 +173,7 @@ def _by_program(value: Float, gpus: Int, jobs: Int, room: Sequence[int], known: 
         return Heaviest(chosen=known.chosen, value=known.value, bound=bound)
     names, job_row = np.unique(jobs[c], return_inverse=True)
     job_row = job_row.reshape(n, 2)
-    # By columns first: the type's row, then a row for each job.
+    # Entries in column order: the type's row, then a row for each job.
     row = np.concatenate([k, types + job_row[:, 0], types + job_row[:, 1]])
     column = np.tile(np.arange(n), 3)
     entry = np.concatenate([gpus[c].astype(float), np.ones(2 * n)])

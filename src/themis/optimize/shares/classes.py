@@ -1,4 +1,4 @@
-"""From time of classes of jobs to time of jobs and pairs: each job gets its part, with few pairs."""
+"""Conversion of time of job classes to time of jobs and pairs: each job gets its part, with few pairs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def allocate(
     Parameters
     ----------
     members : rows of jobs of each class. ``masses`` : (class, other class or -1, time [K] in all).
-    part : [J], in what proportion a class gets it; alike by default. A job that would be its own partner, being wider
+    part : [J], in what proportion a class gets it; equally by default. A job that would be its own partner, being wider
         than a half, loses that time.
 
     Returns
@@ -60,7 +60,7 @@ def _widths(jobs: Int, part: Float | None) -> Float:
 
 
 def _overlaps(first: Float, second: Float, shift: float) -> tuple[Int, Int, Float]:
-    """Which intervals overlap, (i, j, width); shifted by a half only half of the line is walked, each pair once."""
+    """Overlapping intervals (i, j, width); a shift by a half walks half of the line, so that each pair appears once."""
     here, there = np.cumsum(first), np.cumsum(second) - shift
     end = 1.0 - shift
     edges = np.unique(np.clip(np.concatenate([[0.0, end], here, there]), 0.0, end))

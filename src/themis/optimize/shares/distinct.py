@@ -1,4 +1,4 @@
-"""The highest level where no two jobs are alike: ``level``'s question, with programs over the few jobs whose way is open.
+"""The highest level where all jobs differ: ``level``'s question, with programs over the few jobs whose way is open.
 
     C(p, R) = sum_j least price of R_j   at prices p of the pools; R can be reached if and only if C <= 1 for all p
 
@@ -44,7 +44,7 @@ class Reached:
 
     Attributes
     ----------
-    level : t. ``x`` : Float[J, K], shares that reach R(t) but for ``FITS``.
+    level : t. ``x`` : Float[J, K], shares that reach R(t) up to ``FITS``.
     share : Float[M], of the cluster's worth in each pool at the prices that prove t; zeros where the ceiling was reached.
     ties : Bool[J], jobs with two cheapest ways at these prices.
     solves : prices tried.
@@ -94,7 +94,7 @@ class _Search:
         elif (found := self._all_of(mixes, share, ceiling)) is not None:
             return found
         for _ in range(_LEVELS):
-            # The price alone first: far from the level it is enough.
+            # Try the price alone first: far from the level it is enough.
             cost, chosen = self._answer(mixes, share)
             if cost <= 1.0 + _ROUGH:
                 try:
@@ -164,7 +164,7 @@ class _Search:
         return best
 
     def _alone(self, need: Need, level: float, share: Float, within: tuple[float, float]) -> float:
-        """The level that a price proves, but for little, by lines that support costs at levels ever nearer to it."""
+        """The level that a price proves almost exactly, by lines that support costs at levels ever nearer to it."""
         for _ in range(_LEVELS):
             _, chosen = self._answer(self._mixes(need, level), share)
             before, level = level, self._lower(need, chosen, share, within[1], within[0])
@@ -226,7 +226,7 @@ class _Search:
         return out
 
     def _lower(self, need: Need, chosen: Chosen, share: Float, level: float, floor: float) -> float:
-        """Where the rates cost at least 1 by the lines that support the jobs' costs; the floor if they do there."""
+        """The level at which the rates cost 1 by the lines that support the jobs' costs; at least the floor."""
         slope, cost = chosen.support(self._price(share))
         at = chosen.mixes.need
 

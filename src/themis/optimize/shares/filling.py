@@ -1,10 +1,10 @@
-"""Water filling: all jobs' levels rise together; a job that cannot rise stops, and the others go on. Gavel §4.3.
+"""Water filling: all jobs' levels rise together; a job that cannot rise stops, and the others continue. Gavel §4.3.
 
 With flat weights this is the lexicographic max-min of weighted normalised throughputs, and Pareto efficient. The paper
 finds out who is stuck by an integer program in every round. The prices know it already, and rounds are few:
 
 - a job whose next bit of rate would cost something at the prices of the highest level cannot rise in any optimum;
-- the others use, then and for ever after, only pools whose price is 0, so every round fills at least one pool:
+- the others use, from then on, only pools whose price is 0, so every round fills at least one pool:
   there are no more rounds than pools;
 - a job that is stuck because it runs on its fastest type all of the time needs no round: ``Growth`` stops there.
 """
@@ -95,8 +95,8 @@ def water_fill(problem: Problem, unit: Float, grow: Growth, base: Float | None =
             marginal = found.marginal()
             stuck |= marginal > 0.0
             if found.ties is not None and (found.ties & stuck & ~settled).sum() < (found.price > 0.0).sum():
-                # Whoever is stuck has one way to its rate, but for the jobs that fill the pools to the last: theirs is
-                # as unique as the solution of as many equations.
+                # A stuck job has one way to its rate, except jobs that fill the pools completely: theirs is as unique
+                # as the solution of equally many equations.
                 kept = np.where(stuck[:, None], x, 0.0)
                 settled |= stuck
         if stuck.all() or not open_.any() or not found.price.any():

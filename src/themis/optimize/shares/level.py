@@ -45,7 +45,7 @@ _FREE = 1e-9
 """A pool with less than this share of the cluster's worth has price 0."""
 
 _BETWEEN = np.array([0.1, 0.3, 0.6])
-"""Interpolation fractions between the best price so far and the price that the matrix game asks for, which alone overshoots."""
+"""Interpolation fractions between the best price so far and the matrix game's price, which would overshoot."""
 
 _KEPT = 8
 """Prices kept from one level to the next, in addition to those that the shares are mixed of."""
@@ -62,7 +62,7 @@ class Level:
 
     Attributes
     ----------
-    level : t, which no shares can exceed by the proof of ``price``, and which ``x`` reaches but for ``FITS``.
+    level : t, which no shares can exceed by the proof of ``price``, and which ``x`` reaches up to ``FITS``.
     x : Float[J, K], shares that reach R(t).
     price : Float[M], of one GPU; zeros where the ceiling was reached with GPUs to spare.
     marginal : gives Float[J], what a little more rate than R_j(t) would cost at ``price``; 0 where pools of price 0 have it,
@@ -249,7 +249,7 @@ class _LevelSearch:
         return x / float(weight.sum())
 
     def _lower(self, need: Need, price: _Price, level: float, floor: float) -> float:
-        """Where the rates cost exactly 1 at a price, the floor if it costs more there, the level if it costs less there."""
+        """The level at which the rates cost exactly 1 at a price, clipped to between the floor and the level."""
         gpus = self.problem.gpus.astype(np.float64)
 
         def beyond(t: float) -> float:

@@ -49,7 +49,7 @@ class Points:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Kinds:
-    """Jobs grouped by their rates: a job's rates are ``scale`` times those of its kind, whose fastest is 1.
+    """Jobs grouped by their rates: a job's rates are ``scale`` times those of its kind, whose fastest rate is 1.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ class Kinds:
         """Group the jobs of a problem."""
         scale = problem.fastest
         relative = np.round(problem.rate / np.where(scale > 0, scale, 1.0)[:, None], 15)
-        # Sorted by a number that equal rows share; rows that differ and share it too only part a kind in two.
+        # Sorted by a hash, equal for equal rows; a collision only splits one kind in two.
         key = np.zeros(problem.jobs)
         for k in range(problem.types):
             key += math.sqrt(k + 2.0) * relative[:, k]
@@ -233,7 +233,7 @@ class LowerHulls:
         return LowerHulls(knot=knot, type_of=type_of, slope=slope, kind=self.kind)
 
     def with_more(self, more: LowerHulls) -> LowerHulls:
-        """These and more."""
+        """Add these hulls."""
         return LowerHulls(
             knot=np.concatenate([self.knot, more.knot], axis=1),
             type_of=np.concatenate([self.type_of, more.type_of], axis=1),

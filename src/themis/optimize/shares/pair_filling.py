@@ -1,13 +1,13 @@
 """Water filling over jobs and pairs: Gavel §4.3 with §3.1's space sharing; flat, it is the lexicographic max-min.
 
-Everybody's level rises until somebody cannot follow; the others rise on, as in ``filling``. Who is stuck is told by the
+All levels rise until some job cannot follow; the others continue, as in ``filling``. Stuck jobs are found by the
 prices that prove a level, for in all shares that do not fall behind it
 
 - a job whose rate is worth something has just the rate that it has;
 - time goes only into jobs and pairs that earn their price, so no job is faster than the best of those that it is in.
 
 At least one job is stuck in every round, mostly a pool's users. Needs may differ from job to job; classes are of jobs that are
-alike otherwise, and are split only where they cannot be allocated by need.
+equal otherwise, and are split only where they cannot be allocated by need.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _DEAR = 1e-3
 """A job or pair that costs this much more than it is worth, relatively, is in no shares that keep the level."""
 
 _LOOSE = 1e-8
-"""Relative: by so much what an earlier proof allows is raised where the next level's search begins, for rounding."""
+"""Relative slack that is added to an earlier proof's bound at the start of the next level's search, for rounding."""
 
 _MORE = 1.5
-"""By what factor sharing may raise a level; a guess."""
+"""Factor by which sharing may raise a level; a guess."""
 
 _BLOCK = 256
 
@@ -81,7 +81,7 @@ def fill_paired(problem: Problem, pairs: PairRates, unit: Float, grow: Growth) -
 
     Raises
     ------
-    NotSolved : columns or levels do not settle, or a round stops nobody.
+    NotSolved : columns or levels do not settle, or a round stops no job.
     """
     amount, first = np.zeros(problem.jobs), None
     if not problem.active.any():
@@ -110,7 +110,7 @@ def fill_paired(problem: Problem, pairs: PairRates, unit: Float, grow: Growth) -
         if (rises == ~stuck).all():
             raise NotSolved(f"water filling over {problem.jobs} jobs and their pairs: no job is stuck at {level}.")
         stuck = ~rises
-        # A level is reached but for GAP: what is asked of the next round can be had.
+        # A level is reached up to GAP: the next round's demand is feasible.
         amount = amount * (1.0 - 3 * GAP)
     assert first is not None
     combos, x, columns = search.combos, search.x, search.program.size
@@ -120,7 +120,7 @@ def fill_paired(problem: Problem, pairs: PairRates, unit: Float, grow: Growth) -
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Proof:
-    """Prices that prove a level, and what they are of: ``kind`` [J] is each job's class."""
+    """Prices that prove a level, and their subject: ``kind`` [J] is each job's class."""
 
     classes: Classes
     kind: Int
@@ -129,9 +129,9 @@ class _Proof:
 
 @dataclass(slots=True)
 class _ClassSearch:
-    """Levels over classes of jobs that are alike but for their needs.
+    """Levels over classes of jobs that differ only in their needs.
 
-    A program over such classes forgets that each job has only so much time: what it proves holds; what it reaches holds if
+    A program over such classes forgets that each job has limited time: what it proves holds; what it reaches holds if
     every class can be allocated by need. Where one cannot, the jobs that would need more time than there is are split off.
     """
 
@@ -187,7 +187,7 @@ class _ClassSearch:
         return alone, _MORE * alone
 
     def _known(self, need: Need, level: float) -> float:
-        """Where the proofs so far, which hold for all shares, say that the level is reached, but for rounding."""
+        """True where the proofs so far, which hold for all shares, show that the level is reached, up to rounding."""
         if not self.worth:
             return level
         worth, total = np.stack(self.worth), np.array(self.total)
@@ -200,7 +200,7 @@ class _ClassSearch:
         return float(brentq(beyond, 0.0, level, xtol=1e-300, rtol=1e-10, maxiter=1000))
 
     def _allocate(self, asked: Float) -> Bool:
-        """Deal classes by need; [J], who gets less than it needs, or would have to run longer than there is time."""
+        """Allocate classes by need; [J], jobs that get less than they need, or exceed their time."""
         some = self.classes.mean(asked)[self.kind] > 0
         if len(self.classes.first) == self.problem.active.sum():
             self.combos, self.x = self.program.shares()
@@ -214,7 +214,7 @@ class _ClassSearch:
         return out & self.problem.active
 
     def _split(self, apart: Bool) -> None:
-        """Make classes of these jobs, and go on from the columns that run."""
+        """Make classes of these jobs, and continue from the columns that run."""
         before, running = (
             self.classes,
             [(a, b, k) for a, b, mass in self.program.masses() for k in np.flatnonzero(mass)],
@@ -236,7 +236,7 @@ class _ClassSearch:
 
 
 def _fastest_open(problem: Problem, proof: _Proof, at: Int, sharers: Int, pairs: OpenPairs) -> Float:
-    """As ``_fastest_left``, where all pairs but these are closed: no shares that keep the levels so far use the others."""
+    """Same as ``_fastest_left`` with all other pairs closed: no shares that keep the levels so far use the others."""
     worth, time, gpu = proof.prices.worth[sharers], proof.prices.time[sharers], proof.prices.gpu
     best = _fastest_alone(problem, proof, at)
     gain, cost = pairs.gain_and_cost(worth, gpu, time)
@@ -248,7 +248,7 @@ def _fastest_open(problem: Problem, proof: _Proof, at: Int, sharers: Int, pairs:
 
 
 def _fastest_alone(problem: Problem, proof: _Proof, at: Int) -> Float:
-    """[C], for these classes the best rate of a job alone that is worth its price; 0 if none is."""
+    """[C], best rate of a job of these classes alone that is worth its price; 0 if there is none."""
     first, prices = proof.classes.first, proof.prices
     alone, best = problem.rate[first], np.zeros(len(first))
     cost = prices.time[:, None] + problem.gpus[first].astype(np.float64)[:, None] * prices.gpu
@@ -258,7 +258,7 @@ def _fastest_alone(problem: Problem, proof: _Proof, at: Int) -> Float:
 
 
 def _fastest_left(problem: Problem, pairs: PairRates, proof: _Proof, at: Int) -> Float:
-    """[C], for these classes the best rate of a job alone, or beside another, that is worth its price; 0 if none is."""
+    """[C], best rate of a job of these classes, alone or in a pair, that is worth its price; 0 if there is none."""
     first, count, prices = proof.classes.first, proof.classes.count, proof.prices
     model, gpus, worth, time = pairs.model[first], problem.gpus[first].astype(np.float64), prices.worth, prices.time
     alone, best = problem.rate[first], _fastest_alone(problem, proof, at)

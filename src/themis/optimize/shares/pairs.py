@@ -5,9 +5,10 @@ with jobs alone, its prices say what a pair would have to be worth, and the best
 price, which proves the optimum over all of them. Rates of pairs are looked up by model, so no table over pairs of jobs
 exists at any time; prices are compared a block of rows at a time.
 
-Jobs that are alike (rates, model, GPUs and need) are one class with a multiplicity. Shares of a class are allocated to its
-jobs in the end, so that each runs as long as the other. Where needs differ, classes of jobs alike but for their needs come
-first: their optimum is a bound, since it forgets that a job has only so much time, and allocated by need it is mostly reached.
+Jobs that are equal (rates, model, GPUs and need) are one class with a multiplicity. Shares of a class are allocated to
+its jobs in the end, so that each runs as long as the other. Where needs differ, classes of jobs that differ only in
+their needs come first: their optimum is a bound, since it ignores that a job's time is limited, and allocated by need
+it is mostly reached.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ GAP = 1e-9
 """Relative gap at which pairs are no longer generated."""
 
 _ROUGH = 0.5
-"""A level that is too high falls by a proof at hand once its bound is nearer to what is reached than so much of the way to 1."""
+"""A level that is too high falls by a known proof once its bound has at most this part of the way left to 1."""
 
 _FINE = 0.15
 """The same where prices are rough anyway, of many classes: the next level is the nearer."""
@@ -42,7 +43,7 @@ _AHEAD, _LEAST_AHEAD = 0.25, 1e-6
 """Step over which the slope of the needs is taken, as a part of the level's last relative step, and its minimum."""
 
 _FURTHER = 4.0
-"""By what factor a guessed level is raised that can be had."""
+"""Factor by which a feasible guessed level is raised."""
 
 MANY, FIRST = 200, 5
 """Classes from which interior points are quicker than a simplex method from nothing, and rough solves to begin with."""
@@ -80,11 +81,11 @@ class PairRates:
             raise InputError("a rate of a pair is not a number >= 0; 0 says that the two cannot share a GPU.")
 
     def only(self, rows: Int) -> PairRates:
-        """The same for these jobs alone."""
+        """Restriction to these jobs."""
         return replace(self, model=self.model[rows])
 
     def fastest(self, problem: Problem) -> Float:
-        """[J], the best rate of each job, alone or paired."""
+        """[J], best rate of each job, alone or paired."""
         best = np.where(self.rate > 0, self.rate, 0.0).max(axis=(1, 2), initial=0.0)
         shared = best[self.model] if len(best) else np.zeros(problem.jobs)
         out: Float = np.maximum(problem.fastest, np.where(self.model >= 0, shared, 0.0))
@@ -120,7 +121,7 @@ def highest_level_paired(problem: Problem, pairs: PairRates, need: Need, ceiling
     need : [J], 0 at level 0, rising and convex, above 0 for jobs that can run. Linear needs take one program, others
         Newton's steps between programs.
     ceiling : where the search begins; not below the optimum.
-    alike : [J, F], whatever else the needs depend on: jobs that agree in it are alike.
+    alike : [J, F], further columns that the needs depend on: jobs that agree in them are equal.
 
     Raises
     ------
@@ -154,7 +155,7 @@ def paired_throughput(problem: Problem, pairs: PairRates, combos: Int, x: Float)
 def settle(
     program: PairProgram, need: Need, ceiling: float, guess: tuple[float, float] | None = None
 ) -> tuple[float, list[Prices]]:
-    """Lower the level until it is reached: each time to where needs are worth what the prices say that there is.
+    """Lower the level until it is reached: each time to the level at which needs cost the worth of all capacity.
 
     Parameters
     ----------
@@ -212,7 +213,7 @@ class Prices:
     Attributes
     ----------
     worth : [C], of a unit of rate of a job of each class. ``time`` : [C], of all the time of such a job. ``gpu`` : [K].
-    total : what all that there is is worth: at most so much are the rates of any shares.
+    total : worth of all capacity: an upper bound of the rates of any shares.
     """
 
     worth: Float
@@ -268,13 +269,13 @@ class PairProgram:
     classes: Classes
     seeds: list[tuple[int, int, int]] = field(default_factory=list)
     rough: int = 0
-    """Rough solves to begin with, whose prices lower a level that is far too high as well as exact ones do."""
+    """Number of rough solves at first, whose prices lower a level that is far too high as well as exact ones do."""
     prices: Prices = field(init=False)
     program: ColumnProgram = field(init=False)
     index: list[tuple[int, int, int]] = field(default_factory=list)
     known: set[tuple[int, int, int]] = field(default_factory=set)
     sharers: Int = field(init=False)
-    """Classes whose jobs may share a GPU."""
+    """Classes with jobs that may share a GPU."""
     partners: Partners = field(init=False)
     optimum: Optimum = field(init=False)
 
@@ -291,7 +292,7 @@ class PairProgram:
 
     @property
     def size(self) -> int:
-        """Columns but for the level."""
+        """Number of columns without the level."""
         return len(self.index)
 
     def solve(self, wanted: Float, fall: Float | None = None) -> float:
@@ -336,7 +337,7 @@ class PairProgram:
             self.optimum = self.program.solve()
             without = -self.optimum.objective
             found, loose = self._prove(self.optimum.duals, wanted, without)
-            # All that is wanted is enough: the level that is asked for is a bound already. Far from it a rough bound is.
+            # Stop at the requested level, which is already a bound. Far from it a rough bound suffices.
             done = without * steep <= GAP
             if done or loose <= max(GAP / steep, _ROUGH * (without - loose)) or not (found or self.program.tighten()):
                 return 1.0 - without * steep
@@ -375,7 +376,7 @@ class PairProgram:
     def close(self, prices: Prices, dear: float) -> None:
         """Leave out of all further programs what costs more than it is worth at prices that prove the level reached.
 
-        Shares that keep the level use none of it. ``dear`` : by what part of its price it must cost more.
+        Shares that keep the level use none of it. ``dear`` : minimum excess of its cost, as a part of its price.
         """
         if not self.partners.close(prices.worth[self.sharers], prices.gpu, prices.time[self.sharers], dear):
             return
@@ -408,7 +409,7 @@ class PairProgram:
         return job[columns[first[order], :2]], np.minimum(x, 1.0)
 
     def masses(self) -> Iterator[tuple[int, int, Float]]:
-        """(class, other class or -1, time [K] in all) of what runs."""
+        """(class, other class or -1, total time [K]) of the columns that run."""
         together: dict[tuple[int, int], Float] = {}
         for (a, b, k), mass in zip(self.index, self.optimum.x[1:].tolist()):
             if mass > _THIN:
@@ -443,7 +444,7 @@ class PairProgram:
         self.known.update(columns)
 
     def _rates(self, a: Int, b: Int, k: Int) -> tuple[Float, Float, Float]:
-        """Rates and GPUs of columns: rate of the first job, of the second where there is one, and GPUs."""
+        """Rates and GPUs of columns: rate of the first job, of the second if there is one, and GPUs."""
         first, two = self.classes.first, b != NONE
         model = self.pairs.model[first]
         mine = self.problem.rate[first[a], k]

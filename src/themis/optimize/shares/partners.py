@@ -1,4 +1,4 @@
-"""Which pairs of jobs are worth more than their prices: all pairs on all types are compared as arrays.
+"""Pairs of jobs that are worth more than their prices: all pairs on all types are compared as arrays.
 
 With prices of rates, time and GPUs a pair's surplus is what its two rates are worth less the time of the two and the GPU. Half of
 it belongs to each of the two, so the table of surpluses is one table and the same transposed.
@@ -20,12 +20,12 @@ _KEPT = 8_000_000
 """Rates up to which the tables are kept between prices (64 MB); beyond, every block is looked up again."""
 
 _LISTED, _FEW = 200, 0.125
-"""Jobs from which pairs are listed once no more than this part of them is left."""
+"""Number of jobs from which pairs are listed, once at most this part of them is left."""
 
 _WORTH_IT = 1e-12
 
 _NOISE = 1e-6
-"""By how much more than it is worth a unit of time must cost at least; what is below is rounding."""
+"""Minimum relative excess of a unit of time's cost over its worth; smaller ones are rounding."""
 
 
 def too_dear(gain: Float, cost: Float, part: float) -> Bool:
@@ -75,7 +75,7 @@ class OpenPairs:
         return most, at[np.unique(group[at], return_index=True)[1]]
 
     def gain_and_cost(self, worth: Float, price: Float, time: Float) -> tuple[Float, Float]:
-        """[E], what each pair is worth, and what it costs."""
+        """[E], worth and cost of each pair."""
         gain = self.mine * worth[self.job] + self.theirs * worth[self.other]
         return gain, time[self.job] + time[self.other] + price[self.kind]
 
@@ -87,7 +87,8 @@ class Partners:
     Attributes
     ----------
     rate : Float[R, K], of each job alone; where it is 0 the job does not run on the type, nor in a pair.
-    model : Int[R], rows of the table of ``beside``, Float[A, A, K]. ``lonely`` : Bool[R], who has no partner in itself.
+    model : Int[R], rows of the table of ``beside``, Float[A, A, K]. ``lonely`` : Bool[R], jobs that cannot pair with an
+        equal job.
     """
 
     rate: Float
@@ -100,12 +101,12 @@ class Partners:
 
     @classmethod
     def of(cls, problem: Problem, model: Int, beside: Float, jobs: Int, lonely: Bool | None = None) -> Partners:
-        """Those of some jobs, each with its model in ``model`` [J]; by default nobody is its own partner."""
+        """Partners of some jobs, with models ``model`` [J]; by default no job is its own partner."""
         alone = np.ones(len(jobs), dtype=bool) if lonely is None else lonely
         return cls(rate=problem.rate[jobs], model=model[jobs], beside=beside, lonely=alone)
 
     def best(self, worth: Float, price: Float, time: Float) -> tuple[set[tuple[int, int, int]], Float]:
-        """For each job its best partner on each type, where the two are worth more than their price.
+        """Best partner of each job on each type, where the pair is worth more than its price.
 
         Parameters
         ----------
@@ -156,7 +157,7 @@ class Partners:
         return True
 
     def _list(self) -> None:
-        """From tables to a list, where few of many pairs are left."""
+        """Convert tables to a list, where few of many pairs are left."""
         kinds = [k for k in range(self.rate.shape[1]) if (self.rate[:, k] > 0).any()]
         if len(self.rate) <= _LISTED or set(kinds) != set(self._tables):
             return

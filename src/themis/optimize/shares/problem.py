@@ -71,7 +71,7 @@ class Problem:
         return cls(rate=np.where(fits, rate, 0.0), gpus=gpus, workers=number, pool=own)
 
     def only(self, rows: Int) -> Problem:
-        """The same for these jobs alone."""
+        """Restriction to these jobs."""
         return replace(self, rate=self.rate[rows], gpus=self.gpus[rows])
 
     @property
@@ -148,7 +148,7 @@ def _differs(rows: NDArray[np.uint64]) -> Bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Alike:
-    """Jobs grouped with those that no problem can tell from them: what one of a group gets in an optimum, all may get.
+    """Groups of jobs that no problem can tell apart: what one of a group gets in an optimum, all may get.
 
     Attributes
     ----------
@@ -197,7 +197,7 @@ class Shares:
     objective, bound
         Value of ``x`` and what no valid shares can better: ``|bound - objective|`` is the proven gap.
     price
-        Shape [M], price of a GPU of each pool in the proof (zeros where there is none).
+        Shape [M], price of a GPU of each pool in the proof (zeros if there is none).
     due
         Shape [J], part of ``x`` that the objective needs; the rest is what it left over. None where it was not asked for.
     late

@@ -4,7 +4,7 @@
 
 At prices p a job takes its cheapest way (``ways``), so the use of a pool leaps as prices move. Smoothed, use falls steadily, and
 a few Newton steps in as many dimensions as there are pools end where all pools are just full. As mu falls these prices
-approach the best ones. They prove nothing: ``boxes`` begin there, narrow ones, and find the proof or go on.
+approach the best ones. They prove nothing: ``boxes`` begin there, narrow ones, and find the proof or continue.
 
 A part of the jobs comes first. Then only ways count that may be the cheapest within a factor of the prices so far, and only
 jobs that have two of them: ever fewer, as the factor falls.
@@ -41,10 +41,10 @@ _STIFF = 1e-4
 """Minimum part of a pool's GPUs that leave it where its price doubles; it damps prices that nothing else determines."""
 
 _DOWN, _UP = 0.9, 3.0
-"""A step takes away at most so much of a price, and adds at most so much to it."""
+"""Maximum relative decrease of a price in one step, and maximum relative increase."""
 
 _SPARE = 0.01
-"""A pool with a small price of which this part is left over has none."""
+"""Unused part of a pool above which a small price becomes 0."""
 
 _LEAST, _SMALL = 1e-9, 0.05
 """Prices relative to the mean: one that counts as 0, and the smallest base of relative steps and factors."""
@@ -68,7 +68,7 @@ def near(mixes: Mixes, workers: Float, *, level: bool, price: Float, stages: Sta
 
 
 def roughly(mixes: Mixes, workers: Float, *, level: bool, price: Float) -> Float:
-    """As ``near``, for few jobs: all of their ways, much smoothed."""
+    """Same as ``near`` for few jobs: all of their ways, strongly smoothed."""
     wavering = Wavering.of(mixes, mixes.reach, workers)
     for smoothing in _FIRST:
         price = wavering.balanced(price, smoothing, level=level)
@@ -110,7 +110,7 @@ class Wavering:
 
     @classmethod
     def of(cls, mixes: Mixes, may: Bool, workers: Float) -> Wavering:
-        """Those of the ways ``may`` [Q, J]; every job has one."""
+        """Restrict to the ways ``may`` [Q, J]; every job has at least one."""
         several = may.sum(axis=0) > 1
         rows = np.flatnonzero(several)
         job, way = np.nonzero(may.T[rows])
@@ -157,7 +157,7 @@ class Wavering:
         """[M], about the prices at which the smoothed use is balanced, from ``price`` [M] on.
 
         Without ``level`` they minimise ``p @ workers - sum smooth(p)``: pools that have a price are full. With it, they maximise
-        ``sum smooth(p)`` where ``p @ workers`` is as before: pools that have a price are used alike.
+        ``sum smooth(p)`` where ``p @ workers`` is as before: pools that have a price are used equally.
         """
         workers, mean = self.workers, _mean(price, self.workers)
         worth, least, mu = mean * float(workers.sum()), _LEAST * mean, smoothing * mean * self.size

@@ -1,4 +1,4 @@
-"""The largest total gain of time shares, by prices of the pools: jobs choose alone at a price, few are open around the best.
+"""The largest total gain of time shares, by prices of the pools: jobs choose separately, few are open near the best.
 
     maximise  sum gain X   over valid shares with  throughput_j >= least_j
 
@@ -41,7 +41,7 @@ _GAP = 1e-10
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Worths(Mixes):
-    """Ways with what they gain.
+    """Ways with their gains.
 
     Attributes
     ----------
@@ -147,7 +147,7 @@ def _search(worths: Worths, workers: Float) -> tuple[Float, Float, float]:
 
 
 def _boxes(worths: Worths, workers: Float, begin: tuple[Float, float], most_boxes: int) -> tuple[Float, Float, float]:
-    """As ``_search``, from a price and a width on."""
+    """Same as ``_search``, from a price and a width on."""
     per_worker = np.divide(1.0, workers, out=np.zeros(len(workers)), where=workers > 0)
     jobs = np.arange(len(worths.need))
     (share, width), outside = begin, 0

@@ -1,7 +1,8 @@
-"""Every way in which a job can reach a rate: one type and idleness, or a mixture of two types.
+"""All ways for a job to reach a rate: one type and idleness, or a mixture of two types.
 
-When GPUs have prices the cheapest way lies on the job's lower convex hull (``lower_hull``). Where no two jobs are alike,
-comparing all mixtures of two points, arrays over the jobs, takes a fraction of the time that wrapping hulls takes.
+When GPUs have prices the cheapest way lies on the job's lower convex hull (``lower_hull``). Where no two jobs are
+equal, comparing all mixtures of two points, arrays over the jobs, takes a fraction of the time that wrapping hulls
+takes.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ class Mixes:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Chosen:
-    """One way for each job: ``way`` [J], ``part`` [J] of its time on the pair's second point."""
+    """One way for each job: ``way`` [J], and ``part`` [J], the share of its time on the pair's second point."""
 
     mixes: Mixes
     way: Int
@@ -181,7 +182,7 @@ class Chosen:
         x[rows, ways.first[way]] += weight * (1.0 - self.part[rows])
 
     def support(self, price: Float) -> tuple[Float, Float]:
-        """Slope and cost [J] at the needed rates of a line that no way to reach a lower rate costs less than.
+        """Slope and cost [J] at the needed rates of a line below the cost of every way to a lower rate.
 
         The ways are the cheapest at ``price`` [M]. Costs are convex, so the line on one side proves the other side, too.
         """

@@ -1,4 +1,4 @@
-"""Which machines the winners get: renewals first, best fit, large free blocks kept whole. Deterministic.
+"""The winners' machines: renewals first, best fit, large free blocks kept whole. Deterministic.
 
 A bidder's claim on a machine is what it held there until now. Others are kept off a claim while they have a choice,
 so that a winner finds its own GPUs and moves nothing.
@@ -181,7 +181,7 @@ class Assignment:
         self._pour_anywhere([(r, gpus) for r, gpus, _ in needs[len(loose) :] if gpus])
 
     def _pour_anywhere(self, needs: list[tuple[int, int]]) -> None:
-        """GPUs of any machines, of those with fewest free ones first; others' claims are spared while there is a choice."""
+        """GPUs of any machines, of those with fewest free ones first; others' claims are avoided if possible."""
         free, nothing = self.floor.free, [0] * len(self.claimed)
         kept = (self.claimed, nothing) if self.claims else (nothing,)
         shelves = [_Shelf(self.floor.machines, free, of) for of in kept] if needs else []
@@ -225,7 +225,7 @@ class _Shelf:
         self.order = sorted((free[n], i, n) for n, i in self.rank.items() if free[n] > kept[n])
 
     def move(self, machine: int, before: int) -> None:
-        """So many GPUs of a machine were free before."""
+        """Update for a machine that had this many free GPUs before."""
         old = (before, self.rank[machine], machine)
         at = bisect_left(self.order, old)
         if at < len(self.order) and self.order[at] == old:

@@ -20,7 +20,7 @@ from themis.optimize.winners.paths import Paths
 from themis.optimize.winners.prices import PricedRows
 
 NEVER = -(1 << 61)
-"""Worth of what cannot be; two of them still add up within 64 bits."""
+"""Worth of an infeasible entry; two of them still add up within 64 bits."""
 
 GATHER = 40_000
 """Largest table (states times options) built by gathering; above it, slices are faster."""
@@ -44,7 +44,7 @@ class Tables:
         Shape [P + 1, S + 1]; the last column is NEVER.
     score, column
         Shape [M], priced worth and option of each row of the problem. Rows of one bidder that take the same of these
-        capacities share an option and only the dearest owns it, though others may pack where it does not.
+        capacities share an option and only the most expensive owns it, though others may pack where it does not.
     source
         Shape [S, U], the state after each option, when the tables are small; else empty.
     constant
@@ -185,7 +185,7 @@ def build(problem: WinnerProblem, need: Ints, caps: Ints, priced: PricedRows) ->
     who, position = problem.who[first], first.cumsum() - 1
     value = np.full((who.size, offset.size), NEVER)
     owner = np.full((who.size, offset.size), -1)
-    order = np.lexsort((-rows, score))  # the last of equal cells stays: the dearest, then the earliest row
+    order = np.lexsort((-rows, score))  # the last of equal cells stays: the most expensive, then the earliest row
     value[position[order], index[order]] = score[order]
     owner[position[order], index[order]] = order
     # Every row takes a GPU and all GPUs are counted, so taking nothing (the last option) means winning nothing.

@@ -53,7 +53,7 @@ class Floor:
 
 
 class Packer:
-    """Packing questions about one problem; answers are kept, since searches ask alike ones again and again.
+    """Packing questions about one problem; answers are cached, because searches repeat equal questions.
 
     `chain` tells that every gang size divides the next larger one; then answers are quick.
     """
@@ -76,7 +76,7 @@ class Packer:
         falling = problem.gangs[:, ::-1]
         self._gangs = np.concatenate([np.where(racked, 0, falling), np.where(racked, falling, 0)], 1)
         self.anchored = bool((problem.place >= 0).any())
-        """Whether some row must lie on one given machine or in one given rack."""
+        """True if some row must lie on one given machine or in one given rack."""
         self._racks: dict[tuple[int, Anchors], Racks] = {}
         self._known: dict[tuple[object, ...], bool | None] = {}
 
@@ -107,7 +107,7 @@ class Packer:
         return largest_first(found)
 
     def packs(self, rows: Sequence[int]) -> bool:
-        """Whether `rows`, which keep `WinnerProblem.have`, are known to fit together."""
+        """True if `rows`, which keep `WinnerProblem.have`, are known to fit together."""
         return self._certain or not rows or self.fits(rows) is True
 
     @cached_property
@@ -130,7 +130,7 @@ class Packer:
         return self._known[sums] is True
 
     def fits(self, rows: Sequence[int]) -> bool | None:
-        """Whether `rows` can be packed; None when the search ran out of steps.
+        """True if `rows` can be packed; None when the search ran out of steps.
 
         Rows must keep `WinnerProblem.have` in sum; then only places remain to be found.
         """
@@ -165,7 +165,7 @@ class Packer:
         return True if isinstance(places, list) else places
 
     def _of(self, counts: tuple[Counts, Counts]) -> list[PackingGang]:
-        """Gangs by their counts, whoever wants them, in the order of ``gangs``."""
+        """Gangs by their counts, of all apps together, in the order of ``gangs``."""
         found: list[PackingGang] = []
         for racked, of_size in zip((False, True), counts):
             for size, count in zip(self._sizes, of_size):

@@ -1,4 +1,4 @@
-"""Best choices of many problems at the same tables, walked together: walks that come to the same state go on as one.
+"""Best choices of many problems on the same tables, walked together: walks that reach the same state merge.
 
 An auction without one of its winners differs from the auction with it in a few free GPUs, so thousands of walks are soon in a
 handful of states. What is asked of their choices, sums over the chosen rows, is added up once for each state.
@@ -30,7 +30,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """W walks over the same bidders, each from a state and a bidder of its own."""
+    """W walks over the same bidders, each with its own start state and first bidder."""
 
     steps: Sequence[Step]
     walks: int

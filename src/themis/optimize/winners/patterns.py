@@ -1,6 +1,6 @@
 """The whole auction as one integer program, for what tables and search do not settle.
 
-Cutting stock: alike machines form a class, and a class uses each maximal pattern of gang sizes a whole number of
+Cutting stock: equal machines form a class, and a class uses each maximal pattern of gang sizes a whole number of
 times. There is one binary per row, none per machine, and the linear relaxation is tight. Machines with anchored rows
 stand alone; racks stand alone only where rows reach for racks.
 """
@@ -20,7 +20,7 @@ from themis.optimize.winners.gang_packing import Packer
 from themis.optimize.winners.work_limits import Limits
 
 HUGE = ("presolve",)
-"""Not used on huge programs, where it takes three times what it saves."""
+"""Turned off for huge programs, where it takes three times the time that it saves."""
 
 PRICE = (
     "presolve",
@@ -29,7 +29,7 @@ PRICE = (
     "mip_heuristic_run_rens",
     "mip_heuristic_run_root_reduced_cost",
 )
-"""Not used where only the worth is asked of a hundred rows or so: cuts at the root settle nearly all of these."""
+"""Turned off where only the worth of a hundred rows or so is asked: cuts at the root settle nearly all of these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ def solve_rows(
 
 
 def maximal_patterns(free: int, sizes: Sequence[int]) -> list[tuple[int, ...]]:
-    """Every way to fill `free` GPUs with gangs of `sizes` to which no further gang can be added."""
+    """All ways to fill `free` GPUs with gangs of `sizes` to which no further gang can be added."""
     ranges = [range(free // s + 1) for s in sizes]
     least = min(sizes, default=1)
     found = []

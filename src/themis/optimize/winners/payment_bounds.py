@@ -6,7 +6,7 @@ can take the other's place in any choice, so for d(r) = (gain of a by r) - (gain
 - W(b) >= W(a) + d(r) when b holds r in S(a), and W(b) >= W(a) when b holds nothing there;
 - W(a) >= W(b) - max(0, max_r d(r)), whichever row a holds in S(b).
 
-Where both sides meet, W(b) is W(a) and that difference exactly. Bidders who ask alike thus share one search. The
+Where both sides meet, W(b) is W(a) and that difference exactly. Bidders with equal requests thus share one search. The
 second bound takes a row of a that b does not ask for at its full gain.
 """
 
@@ -28,7 +28,7 @@ class PaymentBounds:
         self._known: list[tuple[int, dict[int, int]]] = []
 
     def order(self, bidders: list[int]) -> list[int]:
-        """Those who gain most first: what is known without them settles more of the others."""
+        """Bidders with the largest gain first: their answers settle more of the others."""
         return sorted(bidders, key=lambda b: -max(self._gain[r] for r in self._row[b].values()))
 
     def learn(self, a: int, rows: list[int]) -> None:
@@ -37,7 +37,7 @@ class PaymentBounds:
         self._known.append((a, dict(zip(who, rows))))
 
     def like(self, b: int) -> tuple[int, int] | None:
-        """A bidder a without whom the answer is known and W(b) - W(a), or None where the bounds do not meet."""
+        """A bidder a with known answer without it and known W(b) - W(a), or None where the bounds do not meet."""
         for a, held in self._known:
             rows = self._row[a]
             most = max(0, *(self._more(r, b) for r in rows.values()))
@@ -59,6 +59,6 @@ class PaymentBounds:
         return found
 
     def _more(self, row: int, b: int) -> int:
-        """Gain of `row` minus the gain of b's own row that asks for the same, or minus 0 if there is none."""
+        """Gain of `row` minus the gain of b's own row with the same request, or minus 0 if there is none."""
         own = self._row[b].get(self._ask[row], -1)
         return self._gain[row] - (self._gain[own] if own >= 0 else 0)

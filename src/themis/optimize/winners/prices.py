@@ -25,12 +25,12 @@ NOTHING = -(1 << 61)
 """Below any worth."""
 
 FALLBACKS = 8
-"""Rows tried for a bidder whose own row finds no place."""
+"""Maximum number of rows tried for a bidder whose own row has no place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PricedRows:
-    """Worth of every row less the price of what it takes of priced capacity, shape [M], and the price of all that.
+    """Worth of every row less the price of its priced capacity, shape [M], and the price of all capacity.
 
     `net` is the worth less the price of everything that the row takes, exact capacities included.
     """
@@ -58,7 +58,7 @@ def price(problem: WinnerProblem, exact: list[Capacity]) -> PricedRows:
 
 
 def unpriced(problem: WinnerProblem) -> PricedRows:
-    """Everything at no price."""
+    """No priced capacity."""
     return PricedRows(score=problem.score, net=problem.score, constant=0)
 
 
@@ -182,7 +182,7 @@ def repair(problem: WinnerProblem, priced: PricedRows, pick: Ints, banned: int) 
 
 
 def improve(builder: Builder, banned: int) -> None:
-    """Change rows of single bidders for dearer ones while places are found, largest gain first."""
+    """Change rows of single bidders for more expensive ones while places are found, largest gain first."""
     problem = builder.problem
     held = np.full(int(problem.who.max()) + 1, -1)
     held[list(builder.row)] = list(builder.row.values())

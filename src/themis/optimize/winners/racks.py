@@ -36,7 +36,7 @@ class Rack:
 
 
 class Racks:
-    """Racks of which gangs of `sizes` (falling, each divided by the next) are asked again and again."""
+    """Racks of which gangs of `sizes` (falling, each divided by the next) are queried repeatedly."""
 
     def __init__(self, racks: Sequence[Rack], sizes: Counts) -> None:
         self.sizes = sizes
@@ -100,7 +100,7 @@ class _Query:
         return False
 
     def _short(self, i: int, local: Counts, need: Counts) -> bool:
-        """Whether sums over the racks from i on prove that there is no way."""
+        """True if sums over the racks from i on prove that no way exists."""
         sizes, gpus, upto = self.racks.sizes, 0, []
         for s, k, slots in zip(sizes, local, self.racks.slots[i]):
             gpus += s * k

@@ -77,7 +77,7 @@ class _Walk:
         return True
 
     def _packs(self, rows: list[int]) -> bool | None:
-        """Whether `rows` pack, when all but the last do and the GPUs in sum suffice, as the tables see to."""
+        """True if `rows` pack, when all except the last do and the total of GPUs suffices, by the tables."""
         if self.wide[rows[-1]]:
             return True
         if (self.problem.certain or not self.packer.chain) and broken(self.problem, np.array(rows)):

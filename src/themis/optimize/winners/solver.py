@@ -5,7 +5,7 @@
 3. Capacities too many for tables are priced instead, which keeps the bound; huge auctions repair the choice and stop
    within their gap.
 4. What is still open goes to a search over rows that is bounded by the tables, then to an integer program; the
-   problems without a winner first to what is known without others who ask alike.
+   problems without a winner first to what is known without others that have equal requests.
 
 Leaves out auctions in which everyone can have its best row: see ``themis.policies.auction.uncontested``.
 """
@@ -245,7 +245,7 @@ class Solver:
                 yield a, near if near is not None and near.low > stay.low else stay, cuts
 
     def _counted(self, choices: Choices, worth: list[int]) -> list[Found | None]:
-        """Answers that are proven by sums over the rows of each choice alone; None for those whose rows must be looked at."""
+        """Answers that are proven by sums over the rows of each choice; None if the rows themselves matter."""
         problem, none = self.problem, [None] * len(worth)
         if self.packer.anchored:
             return list(none)

@@ -1,4 +1,4 @@
-"""How hard winner determination tries."""
+"""Effort limits of winner determination."""
 
 from __future__ import annotations
 

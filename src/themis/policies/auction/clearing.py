@@ -100,7 +100,7 @@ def clear(
 
 
 def _uncontested(bids: Bids, served: Uncontested, payments: bool) -> Outcome:
-    """Nobody's presence costs anybody anything: see `uncontested`."""
+    """True if no bidder's presence costs another one anything: see `uncontested`."""
     row = np.full(bids.bidders, -1)
     row[served.who] = served.rows
     gained = bids.row_value[served.rows] - bids.base[served.who]
@@ -126,7 +126,7 @@ def _uncontested(bids: Bids, served: Uncontested, payments: bool) -> Outcome:
 
 
 def _let_off(problem: WinnerProblem, main: Found, replaced: dict[int, int], forgiven: float) -> dict[int, float]:
-    """Lower bounds of what winners cost the others, where they make up for `forgiven`: these gain `replaced` more."""
+    """Lower bounds of the winners' costs to others, where they make up for `forgiven`: these gain `replaced` more."""
     slack = (main.high // problem.unit - main.low // problem.unit + 1) * problem.quantum
     least = {a: max(0.0, steps * problem.quantum - slack) for a, steps in replaced.items()}
     return {a: bound for a, bound in least.items() if math.exp(-bound) < forgiven}

@@ -1,4 +1,4 @@
-"""From bids to winner determination: rows brought to one of five kinds, worth as exact integers, needless rows left out.
+"""Conversion of bids to winner determination: rows of five kinds, worth as exact integers, without redundant rows.
 
 Rows are first brought to the simplest kind that means the same in this offer, then pruned by exchange: if a row's bidder can be
 replaced by a bidder who asks for exactly the same, gains at least as much and wins nothing, the row is not needed.
@@ -191,7 +191,7 @@ def _scores(
 
 
 def _renewable(offer: Supply, bids: Bids, kind: Ints, place: Ints, types: int, held: Ints) -> Ints:
-    """Most GPUs that each row could renew if it won alone (an upper bound for several gangs of unequal size)."""
+    """Upper bound of the GPUs that each row could renew without other winners (gangs may have unequal sizes)."""
     who, n = bids.row_bidder, offer.machine_type
     by_type = np.stack([held[:, n == t].sum(1) for t in range(types)], 1)
     most = np.stack([held[:, n == t].max(1, initial=0) for t in range(types)], 1)[who, bids.row_type]
@@ -216,7 +216,7 @@ def holdings(offer: Supply, bids: Bids) -> Ints:
 def _prune(bids: Bids, keep: Ints, score: Ints, kind: Ints, place: Ints, gangs: Ints, total: int) -> Ints:
     """Keep, of the rows that ask for exactly the same, one per bidder and as many bidders as could matter.
 
-    Beside a winner of g GPUs at most ``(total - g) // least`` others win, and one bidder may be taken out to price it.
+    With a winner of g GPUs at most ``(total - g) // least`` others win, and one bidder may be taken out to price it.
     """
     who, gpus = bids.row_bidder[keep], bids.gpus[keep]
     same = same_asks(bids.row_type[keep], gpus, kind[keep], place[keep], gangs[keep])

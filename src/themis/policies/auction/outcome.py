@@ -9,7 +9,7 @@ from themis.optimize.programs import Floats, Ints
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Outcome:
-    """Winners, where they sit, and what they keep (Themis pseudocode 1, lines 6-9).
+    """Winners, their machines, and the part that they keep (Themis pseudocode 1, lines 6-9).
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""How an app pays the hidden payment when it won whole gangs: c_a * G_a is rarely whole (Themis pseudocode 1, line 9).
+"""Payment of the hidden payment in whole gangs: c_a * G_a is rarely whole (Themis pseudocode 1, line 9).
 
 Four forms: "time" keeps every gang for the share c of the lease; "floor" keeps floor(c * n) of n gangs; "randomised"
 keeps a number of gangs with mean c * n; "lottery" keeps everything with probability c. Only "time" and the mean of the
@@ -67,7 +67,7 @@ def pay(form: str, kept: float, gangs: Ints, lease: float, rng: np.random.Genera
 
 
 def in_time(kept: float, gangs: Ints, lease: float, rng: np.random.Generator | None) -> PaidGrant:
-    """Every gang, for the share c of the lease."""
+    """All gangs, for the share c of the lease."""
     return PaidGrant(gangs=gangs, lease=kept * lease)
 
 
@@ -86,7 +86,7 @@ def at_random(kept: float, gangs: Ints, lease: float, rng: np.random.Generator |
 
 
 def by_lottery(kept: float, gangs: Ints, lease: float, rng: np.random.Generator | None) -> PaidGrant:
-    """Everything with probability c, else nothing."""
+    """All gangs with probability c, else nothing."""
     won = _chance(rng, "lottery").random() < kept
     return PaidGrant(gangs=gangs if won else np.zeros_like(gangs), lease=lease if won else 0.0)
 

@@ -4,7 +4,7 @@ No allocation gives a bidder more than the best of its rows that the offer could
 
 - Where all these rows can be assigned together, their sum is the most that the bidders gain, and the gap is 0.
 - Without any one of them the others keep their machines, and none of them could have more: what the others gain is the
-  same with a and without a. Nobody's presence costs another anything, and c_a = 1 for everyone.
+  same with a and without a. No bidder's presence costs another one anything, and c_a = 1 for everyone.
 
 ``uncontested`` states the rule over a `WinnerProblem`. ``plainly_uncontested`` is the same for rows of one gang size without
 anchors, before any problem is built, in plain numbers: most auctions have a handful of rows, and arrays of a few entries take
@@ -33,7 +33,7 @@ FEW = 400
 
 @dataclass(frozen=True, slots=True)
 class Uncontested:
-    """Rows of the bids that win, their bidders (rising), and what they get: bidders, machines and GPUs, sorted."""
+    """Rows of the winning bids, their bidders (ascending), and their GPUs: bidders, machines and GPUs, sorted."""
 
     rows: Sequence[int]
     who: Sequence[int]
@@ -41,7 +41,7 @@ class Uncontested:
 
 
 def uncontested(problem: WinnerProblem, packer: Packer) -> Uncontested | None:
-    """Every bidder's best row and machines for it; None where these do not all fit.
+    """Best row and machines of every bidder; None where these do not all fit.
 
     Raises
     ------
@@ -62,7 +62,7 @@ def uncontested(problem: WinnerProblem, packer: Packer) -> Uncontested | None:
 
 
 def plainly_uncontested(offer: Supply, bids: Bids) -> Uncontested | None:
-    """The same from plain numbers; None also where it takes more than a look to tell."""
+    """Same as ``uncontested``, from plain numbers; None also where a short check cannot decide."""
     if not 0 < bids.rows <= FEW or bids.gang_size.size != bids.rows or bids.row_anchor.max() >= 0:
         return None
     plain = _Plain(offer, bids)
@@ -120,7 +120,7 @@ class _Plain:
         return out
 
     def best(self, steps: list[int]) -> dict[int, int] | None:
-        """Each bidder's row of most steps, of those that the offer could hold alone; None where they are too many GPUs.
+        """Row of most steps of each bidder, of those that the offer could hold alone; None if they need too many GPUs.
 
         Or where a bidder has two that are its best.
         """
@@ -154,7 +154,7 @@ class _Plain:
         return LOCAL if span == MACHINE else RACKED
 
     def fits_alone(self, row: int) -> bool:
-        """Whether the offer could hold the row if nobody else won: gangs of one size, so slots of it are enough."""
+        """True if the offer could hold the row without other winners: gangs have one size, so slots are counted."""
         kind, size, k = self.kind(row), self.size[row], self.type[row]
         key = (kind, 1 if kind == WIDE else size, k)
         if key not in self._slots:

@@ -1,7 +1,7 @@
 """Policies that do not know that types differ: the same objectives on flat rates. Gavel §7's baselines.
 
 A job's rate is the workers' mean rate of the types that it may use, whichever it gets; what it gets is then spread
-over the types alike, so that no type is favoured by accident.
+over the types equally, so that no type is favoured by accident.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ def allox(problem: Problem, left: Float) -> Shares:
     Only the first of each queue run now. Places beyond ceil(J / GPUs of the type) are never used, as nearer ones cost less.
 
     Differs from the paper: gangs, which it leaves out, stand in queues of single GPUs for as long as their GPU-time; those
-    that would start first run as far as there is room, so no GPU stays idle for a queue's sake. Decisions are made anew
-    each time.
+    that would start first run as far as there is room, so no GPU stays idle for a queue's sake. Decisions are made
+    again each time.
 
     Returns
     -------
@@ -81,7 +81,7 @@ def gandiva_packing(problem: Problem, pairs: PairRates, key: Float) -> tuple[Int
 
     Parameters
     ----------
-    key : [J], random numbers that order the jobs; a job's own for ever, so that pairs last.
+    key : [J], random numbers that order the jobs; constant for each job, so that pairs last.
 
     Returns
     -------
@@ -111,7 +111,7 @@ def gandiva_packing(problem: Problem, pairs: PairRates, key: Float) -> tuple[Int
 
 
 def _gain(problem: Problem, pairs: PairRates) -> Float:
-    """[A, A], speed of two models on one GPU, in jobs alone: the workers' mean over types that both run on."""
+    """[A, A], speed of two models on one GPU, relative to jobs alone: the workers' mean over types that both run on."""
     models = len(pairs.rate)
     alone = np.zeros((models, problem.types))
     known = np.flatnonzero(pairs.model >= 0)

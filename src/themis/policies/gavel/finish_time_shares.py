@@ -21,7 +21,7 @@ from themis.policies.gavel.max_min import normalised_unit
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class JobsProgress:
-    """How far jobs have come.
+    """Progress of jobs.
 
     Attributes
     ----------

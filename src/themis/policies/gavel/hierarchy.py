@@ -30,7 +30,7 @@ from themis.policies.gavel.max_min import normalised_unit
 
 
 class SharingRule(StrEnum):
-    """How an entity shares between its members."""
+    """Rule by which an entity shares between its members."""
 
     FAIRNESS = "fairness"
     FIFO = "fifo"
@@ -85,7 +85,7 @@ def hierarchical(problem: Problem, root: Entity, weight: Float, progress: JobsPr
 
 
 def growth(root: Entity, weight: Float, unit: Float, progress: JobsProgress | None = None) -> Growth:
-    """How the jobs of a hierarchy grow; the level is what flows into the root."""
+    """Growth of the jobs of a hierarchy; the level is what flows into the root."""
 
     def grow(base: Float, room: Float) -> tuple[Fill, float]:
         flow = _flow(root, weight, unit, progress, base, room)
@@ -168,7 +168,7 @@ class _InOrder:
 
 
 class _ByWeight:
-    """In proportion to weights; who is full passes its part on."""
+    """Proportional to weights; a full member passes its part on."""
 
     def __init__(self, weight: Float, room: Float) -> None:
         self._weight, self._each = weight, room
@@ -189,7 +189,7 @@ class _ByWeight:
 
 
 class _OneRho:
-    """So that the jobs below their room, and above what they have, end at one rho."""
+    """Divider that gives jobs one common rho, within their room and above what they have."""
 
     def __init__(self, progress: JobsProgress, weight: Float, unit: Float, base: Float, room: Float) -> None:
         self._base, self._each, self._unit = base, room, unit
@@ -206,7 +206,7 @@ class _OneRho:
         if volume <= 0.0:
             return np.zeros_like(self._each)
         top = self._at(self._best)
-        if (rest := volume - float(top.sum())) >= 0.0:  # everybody is at the best that there is, but for rounding
+        if (rest := volume - float(top.sum())) >= 0.0:  # every job is at its best possible value, up to rounding
             short = self._each - top
             return top + short * min(rest / max(float(short.sum()), 1e-300), 1.0)
         sigma = brentq(

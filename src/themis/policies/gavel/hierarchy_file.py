@@ -10,8 +10,8 @@
         policy: fifo
         users: ["*"]              # everybody who is listed nowhere
 
-An entity has ``members`` or ``users``. Users that no entity lists are an entity of their own beside the root's members,
-``others``, with weight 1 and fairness.
+An entity has ``members`` or ``users``. Users that no entity lists are an entity of their own next to the root's
+members, ``others``, with weight 1 and fairness.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class EntityPlan:
             yield from member.leaves()
 
     def entity(self, jobs: Mapping[str, Int]) -> Entity:
-        """With the rows of jobs of each leaf, by its name."""
+        """Build an entity, with the rows of jobs of each leaf, by its name."""
         members = tuple(member.entity(jobs) for member in self.members)
         rows = jobs.get(self.name, np.zeros(0, dtype=np.int64)) if not members else np.zeros(0, dtype=np.int64)
         return Entity(name=self.name, rule=self.rule, weight=self.weight, members=members, jobs=rows)
@@ -61,7 +61,7 @@ def read_plan(path: Path) -> EntityPlan:
 
     Raises
     ------
-    InputError : the file cannot be read, or says something that makes no sense; with the entity and what was expected.
+    InputError : the file cannot be read, or has an invalid entity; the message names it and the expected form.
     """
     try:
         document = one_document(path.read_text(encoding="utf-8"))
@@ -141,7 +141,7 @@ def _plan(document: Document, raw: Any, keys: Keys, default: str, path: Path) ->
 
 
 def _name(document: Document, value: Any, keys: Keys, what: str) -> str:
-    """A name as it was written: ``007`` and ``true`` are people too."""
+    """A name as written: ``007`` and ``true`` are valid user names."""
     text = document.texts.get(keys, value) if value is not None else value
     if not isinstance(text, str) or not text:
         raise InputError(f"{what} is {value!r}, expected a name.")

@@ -33,7 +33,7 @@ def min_makespan(problem: Problem, left: Float, *, fill: bool = True) -> Shares:
     found = highest_level(problem, lambda t: work * t, ceiling)
     x = found.x
     used = (problem.rate > 0).any(axis=0)
-    if fill and not (found.price[problem.pool] > 0)[used].all():  # with a price on every pool nothing is left over
+    if fill and not (found.price[problem.pool] > 0)[used].all():  # if every pool has a price, nothing is left over
         x = _shortest_first(problem, left, work * (found.level * (1.0 - _SLACK)))
     rate = problem.throughput(x)
     seconds = float((left[able] / rate[able]).max())
@@ -42,13 +42,14 @@ def min_makespan(problem: Problem, left: Float, *, fill: bool = True) -> Shares:
 
 
 def _shortest_first(problem: Problem, left: Float, least: Float) -> Float:
-    """Shares in which every job has its ``least`` rate and the rest goes where it finishes the largest parts of jobs.
+    """Shares in which every job has its ``least`` rate and the rest goes to where it completes the largest parts of
+    jobs.
 
-    Of jobs alike those with the least work left have it first. In proportion to work left, all jobs of a batch would end
-    together, at its end.
+    Of equal jobs those with the least work left have it first. In proportion to work left, all jobs of a batch would
+    end together, at its end.
     """
     fastest = np.where(problem.active, problem.fastest, 1.0)
     weight = np.where(problem.active, fastest / left, 0.0)
-    # Solvers cannot see much smaller gains; those jobs would get nothing of what is left over.
+    # Solvers cannot see much smaller gains; without this, those jobs would get nothing of the rest.
     weight = np.maximum(weight, _SMALLEST * weight.max(initial=0.0))
     return best_total(problem, problem.rate * (weight / fastest)[:, None], least).x

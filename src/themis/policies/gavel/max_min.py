@@ -36,7 +36,7 @@ def max_min(problem: Problem, weight: Float, *, fill: bool = True) -> Shares:
     """
     able = problem.active
     if fill and able.any() and float(np.ptp(weight[able])) == 0.0:
-        # All grow alike from the first: the filling is one, and its first level is the objective.
+        # All grow equally from the start: the filling is one, and its first level is the objective.
         return max_min_water_filling(problem, weight)
     unit = weight * normalised_unit(problem)
     safe = np.where(able, unit, 1.0)

@@ -1,10 +1,10 @@
-"""Which deadlines can be kept together where jobs may share GPUs in pairs: Gavel §4.2 with §3.1.
+"""Sets of deadlines that can be kept together where jobs may share GPUs in pairs: Gavel §4.2 with §3.1.
 
 As many as possible, of equally many those with most slack. Rates that can be had together, alone or in pairs, are a convex
-set. Prices bound it: at prices of GPUs and of time, no rates are worth more than all that there is. Among sets of deadlines that
-no price so far rules out an integer program finds the largest, in which pairs do not occur; whether its rates can be had,
-pairs are generated to tell, and if not, the prices that say so are one row more. The first set so found that can be had is
-the largest; where that takes too long it is the best set known, with the program's bound.
+set. Prices bound it: at prices of GPUs and of time, no rates are worth more than all capacity. Among sets of deadlines
+that no price so far rules out an integer program finds the largest, in which pairs do not occur; whether its rates can
+be had, pairs are generated to tell, and if not, the prices that say so are one row more. The first set so found that
+can be had is the largest; where that takes too long it is the best set known, with the program's bound.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _PROVEN = 0.999 - _TIES
 _SURE = 1e-6
 
 _PROGRAMS = 200
-"""So many programs over so many jobs: how often a set is tried before the best so far is taken, with its gap."""
+"""Number of programs, per number of jobs, that are tried for a set before the best so far is taken, with its gap."""
 
 
 def keep_deadlines_paired(problem: Problem, pairs: PairRates, required: Float, nodes: int = 20_000) -> Kept:
-    """As many deadlines as possible; which of equally many is not proven.
+    """Keep as many deadlines as possible; which of equally many is not proven.
 
     The number is the largest where that is soon proven: where all can be kept, for a dozen jobs, and mostly where few are given
     up. Else ``most`` of the answer says how many are not ruled out.
@@ -68,7 +68,7 @@ def earlier_paired(problem: Problem, pairs: PairRates, least: Float, early: Floa
 
 @dataclass(slots=True)
 class _Choice:
-    """Jobs that all have a deadline, the throughput that each then needs, and what is known of sets of them.
+    """Jobs with deadlines, their required throughputs, and known results on sets of them.
 
     Attributes
     ----------
@@ -83,13 +83,13 @@ class _Choice:
     most: list[float] = field(default_factory=list)
 
     def best(self) -> tuple[Bool, int]:
-        """Which are kept, and how many are not ruled out."""
+        """The kept deadlines, and the number of those not ruled out."""
         everybody = np.ones(self.problem.jobs, dtype=bool)
         if self._fits(everybody):
             return everybody, self.problem.jobs
         slack = 1.0 - self.least / self.pairs.fastest(self.problem) + 1e-3
         value = 1.0 + _TIES * slack / slack.sum()
-        # The program without whole numbers: nobody is worth more than its deadline, so part of a deadline counts as a part.
+        # The linear relaxation: no job is worth more than its deadline, so part of a deadline counts as a part.
         relaxed, worth, total = priced_total(
             self.problem, self.pairs, value / self.least, np.zeros(self.problem.jobs), self.least
         )
@@ -106,7 +106,7 @@ class _Choice:
         return chosen, most
 
     def _fits(self, chosen: Bool) -> bool:
-        """Whether these deadlines can be kept together; if not, the prices that say so are noted."""
+        """True if these deadlines can be kept together; if not, the prices that say so are noted."""
         at = np.flatnonzero(chosen)
         some, pairs, need = self.problem.only(at), self.pairs.only(at), self.least[at]
         classes = Classes.of(some, pairs, need[:, None])
@@ -126,7 +126,7 @@ class _Choice:
         self.most.append(most * (1 + 10 * GAP) / scale)
 
     def _rounded(self, part: Float, most: int) -> Bool:
-        """As many as fit of those that the relaxed program keeps or nearly keeps, by how nearly."""
+        """As many deadlines as fit of those that the relaxed program keeps or nearly keeps, the nearest first."""
         order = np.argsort(-part, kind="stable")
         # Mostly all that are wholly kept fit, and some more.
         low, high, middle = 0, most, max(int((part >= 1.0 - 10 * GAP).sum()), 1)
@@ -137,7 +137,7 @@ class _Choice:
             middle = (low + high + 1) // 2
         out = np.zeros(len(part), dtype=bool)
         out[order[:low]] = True
-        # Who comes after the first that does not fit may fit still.
+        # A job after the first one that does not fit may still fit.
         for j in order[low + 1 :][: _PROGRAMS // len(part)].tolist():
             if out.sum() >= most:
                 break

@@ -1,8 +1,8 @@
 """Hierarchies of entities with pairs of jobs on one GPU: Gavel §4.3 with §3.1's space sharing.
 
-What fills a hierarchy is normalised effective throughput, which a job has of its own, also beside another. So a pair
-belongs to nobody: each of its jobs counts in its own entity with its own rate, and jobs of different entities may share a
-GPU (decision 16). The rules are those of ``hierarchy``, the filling that of ``pair_filling``.
+What fills a hierarchy is normalised effective throughput, which each job has, also in a pair. So a pair
+belongs to no entity: each of its jobs counts in its own entity with its own rate, and jobs of different entities may
+share a GPU (decision 16). The rules are those of ``hierarchy``, the filling that of ``pair_filling``.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
 
 FIFO, shortest job first, total throughput and throughput per cost differ in ``worth`` and ``cost`` alone. Pairs are
 generated as in ``pairs``: the program's prices of time and GPUs say which would gain, and none is left in the end. Prices
-that are raised by what the best pair still gains prove how far the optimum over all pairs can be. Jobs that are alike, worth
-included, are one class with a multiplicity.
+that are raised by what the best pair still gains prove how far the optimum over all pairs can be. Jobs that are equal,
+worth included, are one class with a multiplicity.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def best_total_paired(
     Parameters
     ----------
     worth : [J], of a unit of throughput; >= 0. ``cost`` : [K], divides it, > 0. ``expense`` : [K], of a GPU used.
-    least : [J], throughput that every job must get, but for a few parts in 10⁹; together they must be possible.
+    least : [J], throughput that every job must get, up to a few parts in 10⁹; together they must be possible.
 
     Raises
     ------
@@ -68,16 +68,16 @@ def priced_total(
     cost: Float | None = None,
     expense: Float | None = None,
 ) -> tuple[PairShares, Float, float]:
-    """As ``best_total_paired``, between limits of throughput, and what the proof says of every job's rate.
+    """Same as ``best_total_paired``, between limits of throughput, with the proof's bound on every job's rate.
 
     Parameters
     ----------
-    low, high : [J], throughput that a job must get, and that it may; 0 where there is no such limit.
+    low, high : [J], minimum and maximum throughput of a job; 0 without a limit.
 
     Returns
     -------
-    Shares; [J], what a unit of each job's throughput is worth, limits included, where neither cost nor expense is told; and
-    the most that all throughput can be worth by that.
+    Shares; [J], what a unit of each job's throughput is worth, limits included, if neither cost nor expense is given;
+    and the most that all throughput can be worth by that.
     """
     if not problem.active.any():
         none = np.zeros((0, problem.types))
@@ -122,7 +122,7 @@ def priced_total(
         price = np.maximum(optimum.duals[len(first) : len(first) + len(problem.workers)], 0.0)
         gpu, limit = price[problem.pool], rows.limits(optimum.duals)
         asked = value - limit[:, None]
-        # A class's time is worth what it gains alone beyond the GPUs that it takes, and at least what the program says.
+        # A class's time is worth its gain alone beyond the GPUs that it takes, and at least the program's value.
         net = np.where(rate > 0, alone - limit[:, None] * rate - gpus[:, None] * gpu, 0.0)
         time = np.maximum(np.maximum(optimum.duals[: len(first)], 0.0), net.max(axis=1, initial=0.0))
         found, most = partners.best(asked[sharers], gpu + spent, time[sharers])
@@ -141,7 +141,7 @@ def priced_total(
 
 
 def _reaching(problem: Problem, pairs: PairRates, classes: Classes, low: Float) -> list[tuple[int, int, int]]:
-    """Pairs of classes that, with jobs alone, give every job its least throughput."""
+    """Pairs of classes that, together with single jobs, give every job its least throughput."""
     program = PairProgram(problem, pairs, classes)
     if (part := program.solve(classes.mean(low) * (1.0 + 2 * GAP))) < 1.0 - 2 * GAP:
         raise NotSolved(f"the least throughputs of {problem.jobs} jobs cannot be had together: {part:.9f} of them can.")
@@ -209,7 +209,7 @@ class _Rows:
         )
 
     def limits(self, duals: Float) -> Float:
-        """[C], price of a unit of throughput: > 0 where there may be no more, < 0 where there must be so much."""
+        """[C], price of a unit of throughput: > 0 at an upper limit, < 0 at a lower limit."""
         out: Float = np.where(self.place != NONE, duals[self.place], 0.0) / self.unit
         return out
 
@@ -231,7 +231,7 @@ class _Rows:
 
 
 def _masses(columns: Int, time: Float, types: int) -> Iterator[tuple[int, int, Float]]:
-    """(class, other class or -1, time [K] in all) of what runs."""
+    """(class, other class or -1, total time [K]) of the columns that run."""
     runs = np.flatnonzero(time > 1e-12)
     both, row = np.unique(columns[runs, :2], axis=0, return_inverse=True)
     mass = np.zeros((len(both), types))

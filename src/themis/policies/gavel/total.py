@@ -110,7 +110,7 @@ def cost_adjusted(problem: Problem, cost: Float, least: Float | None = None) -> 
 def cost_ratio(problem: Problem, cost: Float, least: Float | None = None) -> Shares:
     """The printed form: maximise ``sum throughput / sum cost`` (Dinkelbach's method, exact).
 
-    Without deadlines it is best to run the one job with most steps per cost and nobody else.
+    Without deadlines it is best to run the one job with most steps per cost and no other.
     """
     spent = problem.gpus[:, None] * cost[None, :]
     found, ratio = best_total(problem, problem.rate, least), 0.0
@@ -128,7 +128,7 @@ def cost_ratio(problem: Problem, cost: Float, least: Float | None = None) -> Sha
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Kept:
-    """Which deadlines can be kept together.
+    """Deadlines that can be kept together.
 
     Attributes
     ----------
@@ -141,7 +141,7 @@ class Kept:
 
 
 def keep_deadlines(problem: Problem, required: Float, nodes: int = 20_000) -> Kept:
-    """As many deadlines as possible; of equally many, those that leave their jobs most slack.
+    """Keep as many deadlines as possible; of equally many, those that leave their jobs most slack.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ def keep_deadlines(problem: Problem, required: Float, nodes: int = 20_000) -> Ke
 
     Raises
     ------
-    NotSolved : the largest number is not proven within so many branch-and-bound nodes.
+    NotSolved : the largest number is not proven within this many branch-and-bound nodes.
     """
     impossible = required > problem.fastest * (1 + 1e-9)
     asked = (required > 0) & ~impossible
@@ -167,7 +167,7 @@ def keep_deadlines(problem: Problem, required: Float, nodes: int = 20_000) -> Ke
 
 
 def _choose(problem: Problem, least: Float, worth: Float, count: int, nodes: int) -> Bool:
-    """The jobs of most worth whose needs fit together, at least ``count`` of them; the count is proven, ties are not."""
+    """The most valuable jobs whose needs fit together, at least ``count`` of them; proven in count, not in ties."""
     job, kind = np.nonzero(problem.rate > 0)
     matrix, low, high = _rows(problem, job, kind, least)
     jobs, shares = problem.jobs, len(job)

@@ -15,7 +15,7 @@ from themis.policies.placement.packing import Counts
 
 
 class Placing(StrEnum):
-    """Where gangs go: ``packed`` on the narrowest locality with room, ``blind`` anywhere."""
+    """Placement of gangs: ``packed`` on the narrowest locality with room, ``blind`` anywhere."""
 
     PACKED = "packed"
     BLIND = "blind"

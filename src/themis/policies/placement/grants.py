@@ -100,7 +100,7 @@ def least_waiting(s: Snapshot) -> Int:
 
 
 def lease_end(s: Snapshot, starving: bool) -> Seconds:
-    """When leases given now end: a full lease from now, unless an app starves.
+    """End of leases given now: a full lease from now, unless an app starves.
 
     Where a gang is due but larger than the offer, leases given meanwhile end with the last one that runs, so that all
     of them are on offer together; nothing idles and no lease is cut short (decision 0004).
@@ -145,7 +145,7 @@ class Allocator:
         return out
 
     def grant(self) -> GpuGrant:
-        """Everything allocated so far."""
+        """All allocations so far."""
         columns = list(zip(*self.rows)) or [()] * 6
         app, gang, machine, gpus, until, extend = columns
         whole = (np.array(c, dtype=np.int64) for c in (app, gang, machine, gpus, extend))
@@ -198,14 +198,14 @@ class Allocator:
         self._served.add(a)
 
     def home(self, a: int, size: int, locality: Locality) -> Counts | None:
-        """Where an expiring gang of the app stands that has this size and spans no more than ``locality``, if one does."""
+        """Place of an expiring gang of the app that has this size and spans at most ``locality``, if there is one."""
         for gpus, counts in self.standing.get(a, ()):
             if gpus == size and self._span(counts) <= locality and all(self.free[n] >= c for n, c in counts):
                 return counts
         return None
 
     def best_place(self, a: int, gpus: int, fewest: Sequence[int] | None = None) -> tuple[Counts, Locality] | None:
-        """Where a gang of up to ``gpus`` GPUs trains fastest now, or GPUs drawn blindly; None if there is no room for it.
+        """Place in which a gang of up to ``gpus`` GPUs trains fastest now, or GPUs drawn blindly; None without room.
 
         An elastic gang that would have to spread takes fewer GPUs closer together when these are worth more: no app's
         scheduler accepts GPUs that slow its job down, whatever the policy. So does one that no type has room for.
@@ -252,7 +252,7 @@ class Allocator:
         return out
 
     def _alike_gangs(self, begin: int, end: int) -> tuple[int, int] | None:
-        """Fewest and most GPUs of an app's jobs, if these are alike, one of them waits, and all types are allowed."""
+        """Minimum and maximum GPUs of an app's jobs, if these are equal, one of them waits, and all types will do."""
         s = self.s
         low, high = set(s.job_gpus_min[begin:end].tolist()), set(s.job_gpus_max[begin:end].tolist())
         if len(low) > 1 or len(high) > 1 or not self._all_allowed or 0 not in s.job_held[begin:end].tolist():
@@ -270,7 +270,7 @@ class Allocator:
         return Room(self.free, s.machine_rack, s.machine_type, len(s.gpu_types))
 
     def _worth_moving(self, a: int, counts: Counts) -> bool:
-        """Whether a spread gang would do more work in a lease elsewhere, the restart included."""
+        """True if a spread gang would do more work in a lease elsewhere, the restart included."""
         s = self.s
         if len(counts) == 1 or self.blind:
             return False
@@ -320,7 +320,7 @@ def _expiring_on(s: Snapshot) -> Mapping[tuple[int, int], list[int]]:
 
 
 def _standing(s: Snapshot) -> dict[int, list[tuple[int, Counts]]]:
-    """Where each app's expiring gangs stand, by app row; left out are those that lost a GPU, which are not on offer whole."""
+    """Places of each app's expiring gangs, by app row, without gangs that lost a GPU: they are not on offer whole."""
     out: dict[int, list[tuple[int, Counts]]] = defaultdict(list)
     held = {j: machines for (j, _), machines in expiring_on(s).items()}
     for j, (a, gpus) in expiring_jobs(s).items():

@@ -1,4 +1,4 @@
-"""How long leases are while apps wait, and when they end, so that a newcomer need not wait for all of them: decision 21.
+"""Lengths of leases while apps wait, and their ends, so that a newcomer need not wait for all of them: decision 21.
 
 Pure functions: the core applies them where the settings say so (``core.contention``), a policy where it decides so itself.
 """

@@ -1,4 +1,4 @@
-"""Deal an offer to apps in a given order, each its whole demand: the skeleton of every priority policy."""
+"""Allocation of an offer to apps in a given order, each its whole demand: the skeleton of every priority policy."""
 
 from __future__ import annotations
 

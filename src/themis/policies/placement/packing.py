@@ -1,4 +1,4 @@
-"""Where a gang goes: counts per machine first, exact GPUs second.
+"""Placement of a gang: counts per machine first, exact GPUs second.
 
 Gangs are put on the narrowest locality that has room, by best fit, so that large free blocks stay whole. Every policy
 places with these functions, so that none of them loses for want of a packer.

@@ -23,9 +23,9 @@ class Room:
         self.type: list[int] = machine_type.tolist()
         top, racks = max(self.free, default=0), max(self.rack, default=0) + 1
         self.listed: list[list[list[int]]] = [[[] for _ in range(top + 1)] for _ in range(types)]
-        """By type and free GPUs: a heap of machines."""
+        """A heap of machines by type and free GPUs."""
         self.in_rack: list[list[list[int]]] = [[[] for _ in range(racks)] for _ in range(types)]
-        """By type and rack: machines that had free GPUs at first, rising."""
+        """Machines that had free GPUs at first, ascending, by type and rack."""
         self.by_rack: Int = np.zeros((types, racks), dtype=np.int64)
         self.total = [0] * types
         for n, gpus in enumerate(self.free):

@@ -68,8 +68,8 @@ class Turns:
     share : Float[U], GPUs (``shares``, summed). ``weight`` : Float[U], of its apps here together.
     received : Float[U], GPU-seconds so far. ``entitled`` : Float[U], those by the end of a lease that begins now.
     own : Float[A], GPUs of the app's own share. ``least`` : Int[A], GPUs of the smallest gang that waits.
-    behind : Float[A], received over entitled of the app itself, the next lease of a gang included; where weights are alike, what it
-        received per weight, or 0.
+    behind : Float[A], received over entitled of the app itself, the next lease of a gang included; if weights are
+        equal, what it received per weight, or 0.
     """
 
     snapshot: Snapshot
@@ -85,9 +85,9 @@ class Turns:
 
     @classmethod
     def of(cls, s: Snapshot, *, by_received: bool = False) -> Turns:
-        """Before anything is allocated.
+        """Ranks before any allocation.
 
-        ``by_received`` : of alike weights and equal shares, the app that has received least GPU time is next.
+        ``by_received`` : with equal weights and shares, the app that has received least GPU time is next.
         """
         if not s.weighted:
             none, no = np.zeros(0), np.zeros(0, dtype=np.int64)
@@ -137,11 +137,11 @@ class Turns:
             self.has[self.unit[a]] += gpus
 
     def waits(self, gpus: int) -> Bool:
-        """[A], apps without GPUs, whose own share is less than a gang, and whose turn it is not.
+        """[A], apps without GPUs, whose own share is less than a gang, and whose turn has not come.
 
         Smallest gangs allocated by turns leave nothing of the offer for them.
 
-        So many GPUs are on offer. Where a gang is next that is larger than all of them, it alone is not kept waiting.
+        This many GPUs are on offer. Where a gang is next that is larger than all of them, it alone is not kept waiting.
         """
         s = self.snapshot
         out = np.zeros(s.apps, dtype=bool)

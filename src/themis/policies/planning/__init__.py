@@ -1,1 +1,1 @@
-"""Planning over rounds: what each job is worth after so many rounds, in which rounds it runs, and promises (Shockwave §6)."""
+"""Planning over rounds: each job's worth by its number of rounds, assignment to rounds, promises (Shockwave §6)."""

@@ -1,8 +1,9 @@
-"""From rounds per job to which rounds: gangs side by side, no round overfilled (Shockwave §6, §7).
+"""Assignment of rounds to jobs with given numbers of rounds: gangs side by side, no round too full (Shockwave §6, §7).
 
-Each column is filled in turn: first who would otherwise not get all of its rounds; then by rank, whoever ran before going on
-first if that is wanted (fewer restarts). For jobs of one GPU nothing is ever lost by that (McNaughton's rule). Gangs may not
-pack: then large gangs go first, if need be from the first round on. Rounds that still find no place are reported.
+Each column is filled in turn: first by jobs that would otherwise not get all of their rounds; then by rank, jobs that
+ran before going first if that is wanted (fewer restarts). For jobs of one GPU nothing is ever lost by that
+(McNaughton's rule). Gangs may not pack: then large gangs go first, if need be from the first round on. Rounds that
+still find no place are reported.
 
 Columns of several rounds are filled as one: jobs in a row, one behind the other, as they would be if gangs always packed.
 """
@@ -40,8 +41,8 @@ def ordered(
     Parameters
     ----------
     running : [J], who ran just before the window. rank : [J], the lower one goes first.
-    stay : whoever runs goes on, whatever the ranks; otherwise running decides between equal ranks alone.
-    by_rank : columns, from the first on, in which rank goes before what packs well; the others are planned anew before
+    stay : running jobs continue, whatever the ranks; otherwise running decides between equal ranks alone.
+    by_rank : columns, from the first on, in which rank goes before what packs well; the others are planned again before
         they come.
     accept : what the objective may lose before large gangs go first.
     """
@@ -58,7 +59,7 @@ def ordered(
 def _laid_out(w: Window, n: Int, running: Bool, rank: Float, stay: bool, by_rank: int) -> tuple[Int, Float]:
     run, until = np.zeros((w.jobs, len(w.lengths)), dtype=np.int64), np.zeros((w.jobs, len(w.lengths)))
     deficit, before = w.takes(n), running
-    # The fewest rounds that hold them all: whoever needs every one of these must begin at once.
+    # The fewest rounds that hold them all: a job that needs every one of these must begin immediately.
     last = max(-(-int(w.gpus @ deficit) // max(w.capacity, 1)), int(deficit.max(initial=0)))
     got = np.zeros_like(deficit)
     for c, length in enumerate(w.lengths.tolist()):
@@ -75,7 +76,7 @@ def _laid_out(w: Window, n: Int, running: Bool, rank: Float, stay: bool, by_rank
         else:
             room = _side_by_side(run[:, c], order, w.gpus, w.capacity)
             if room > 0:
-                # Where a gang does not fit, whoever has all its rounds may make something of one more.
+                # Where a gang does not fit, a job that has all its rounds may benefit from one more.
                 more = np.flatnonzero((deficit <= run[:, c]) & (got < w.useful) & (run[:, c] == 0))
                 _side_by_side(run[:, c], more[np.argsort(-_gain(w, more, got[more]), kind="stable")], w.gpus, room)
             until[:, c] = run[:, c]

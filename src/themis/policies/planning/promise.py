@@ -1,15 +1,15 @@
-"""By when each job is to end: its fair finish where that can be kept, else a later one that can (Shockwave §2.2, §4).
+"""Promised end of each job: its fair finish where that can be kept, else a later one that can (Shockwave §2.2, §4).
 
 A fair finish is arrival + P N. Whether a set of finishes can be kept is asked of the cluster as one machine of all its GPUs: in
-order of the finishes, the work up to each must fit before it, and nobody has longer to go than that.
+order of the finishes, the work up to each must fit before it, and no job has longer to go than that.
 
 1. *c*, the least factor for which everybody can end by arrival + c P N: no plan makes the worst rho less than this.
-2. If c <= 1, everybody is promised its fair finish. Otherwise somebody will be late. The fewest are chosen by Moore and
-   Hodgson's rule (in order of the finishes, where one cannot be kept, whoever of these has most work waits), and are promised
-   arrival + ``patience`` c P N.
+2. If c <= 1, every job is promised its fair finish. Otherwise some job will be late. The fewest are chosen by Moore and
+   Hodgson's rule (in order of the finishes, where one cannot be kept, the one of these with most work waits), and are
+   promised arrival + ``patience`` c P N.
 
-All in seconds and factors of the jobs' own times, so jobs five times longer, or clusters eight times larger, are promised alike.
-Leaves out: gangs that do not pack, and jobs that are yet to come; promises are renewed with every plan.
+All in seconds and factors of the jobs' own times, so jobs five times longer, or clusters eight times larger, get equal
+promises. Leaves out: gangs that do not pack, and jobs that are yet to come; promises are renewed with every plan.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def promised(claims: Claims, patience: float) -> Float:
     work = claims.work
     waiting = [(seconds, j) for j, seconds in enumerate(due.tolist())]
     heapq.heapify(waiting)
-    most: list[tuple[float, int]] = []  # of those taken in so far who may still wait, by work
+    most: list[tuple[float, int]] = []  # jobs taken in so far that may still wait, by work
     used = 0.0
     while waiting:
         seconds, j = heapq.heappop(waiting)

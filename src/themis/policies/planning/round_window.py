@@ -55,7 +55,7 @@ def needed(ahead: Ahead, skipped: Float, started: Float, round_s: Seconds) -> In
 
 
 def columns(rounds: int, fine: int = 20, growth: float = 0.1) -> Int:
-    """Rounds in each column of a window of about so many: ``fine`` single ones, then each a tenth of all before it."""
+    """Rounds in each column of a window of about this many: ``fine`` single ones, then a tenth of all before."""
     out, total = [1] * min(rounds, fine), min(rounds, fine)
     while total < rounds:
         out.append(max(1, round(growth * total)))
@@ -93,7 +93,7 @@ def window_of(
     granted = np.maximum(spent * round_s - skipped[:, None], 0.0)
     seconds = np.minimum(started[:, None] + granted, ahead.left_s[:, None])
     remains = np.maximum(ahead.left_s[:, None] - seconds, 0.0)
-    # A job that is over by the forecast's mean may not be: the makespan's bound sees the risk, whatever rounds it got.
+    # A job may outlast its mean forecast: the makespan's bound covers that risk, whatever rounds the job got.
     left = np.where(ahead.left_s > 0, ahead.risk_s, 0.0)[:, None] - seconds
     # A job without progress would be worth -inf: every job is taken to have done one isolated round.
     done = progress(ahead, seconds) + np.minimum(round_s / ahead.isolated_s, 1.0)[:, None]

@@ -1,8 +1,8 @@
 """The app agent: turns an app's state into one bid on an offer (Themis §4.3).
 
 A bid is at most 64 exclusive rows. A row asks for gangs (as the app's scheduler would split them, ``policies.tuning.split``)
-that each lie within a span, and says what rho would become: the row's gangs beside those held beyond this instant,
-for ever. Rows that do not strictly lower rho are not bid.
+that each lie within a span, and says what rho would become: the row's gangs together with those held beyond this
+instant, for ever. Rows that do not strictly lower rho are not bid.
 
 Apps with waiting jobs bid for gangs for these; an app whose jobs all run bids to enlarge the one with most left, if it
 is elastic. All gangs of a row are priced at the row's span.
@@ -37,7 +37,7 @@ BETTER = 1 - 1e-9
 """A row must leave less than this share of the seconds left without it."""
 
 SINGLE, BAG = int(Kind.SINGLE), int(Kind.BAG)
-"""As plain numbers: numpy takes ten times as long to compare with a member of an enumeration."""
+"""Plain integers: numpy takes ten times as long to compare with an enumeration member."""
 
 Gang = tuple[int, int, int]
 """(GPUs, GPU type, locality) of one gang for a waiting job."""
@@ -73,7 +73,7 @@ class Agents:
         self.limit: Float = self.without * BETTER - 1e-9
         """A row must leave less than this."""
 
-    # Lists, for what is read one by one; single jobs that wait need none of them.
+    # Lists for columns with single reads; waiting single jobs need none of them.
 
     @cached_property
     def worth(self) -> list[float]:
@@ -131,7 +131,7 @@ class Agents:
         return best.sizes if best else []
 
     def gains(self, a: int, given: Sequence[Gang], gang: Gang) -> bool:
-        """Whether one gang more for a waiting job strictly lowers the rho of an app that was given these."""
+        """True if one gang more for a waiting job strictly lowers the rho of an app that was given these."""
         return _Agent(self, a, [], given).gains(gang)
 
     def bid(self, apps: Int, offer: Int) -> Bids:
@@ -153,7 +153,7 @@ class Agents:
         return rows.bids_of(s, self.finish, apps, rows.joined(parts))
 
     def _fluid(self, apps: Int) -> Bool:
-        """Which of these app rows have a waiting job and share GPUs as well as they can: all but rigid bags."""
+        """True for each of these app rows that has a waiting job and shares GPUs freely: all except rigid bags."""
         s = self.s
         waits: Bool = s.once("apps that wait", lambda s: np.logical_or.reduceat(s.job_held == 0, s.job_ptr[:-1]))
         out: Bool = waits[apps] & ~(s.app_rigid[apps] & (s.app_kind[apps] == BAG))
@@ -215,7 +215,7 @@ class _Agent:
         return self._bag()
 
     def gains(self, gang: Gang) -> bool:
-        """Whether a gang for the next waiting job strictly lowers rho."""
+        """True if a gang for the next waiting job strictly lowers rho."""
         if not self.waiting:
             return False
         speed = self._speed(gang)

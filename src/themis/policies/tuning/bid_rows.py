@@ -64,7 +64,7 @@ class Rows:
 
 
 def no_rows() -> Rows:
-    """None."""
+    """An empty table of rows."""
     none = np.zeros(0, dtype=np.int64)
     return Rows(bidder=none, span=none, kind=none, anchor=none, left=np.zeros(0), gangs=none, size=none, count=none)
 
@@ -77,7 +77,7 @@ def of_singles(columns: Columns) -> Rows:
 
 
 def as_columns(bidder: Sequence[int], rows: Sequence[ExclusiveRow]) -> Rows:
-    """Rows that were made one by one, and whose they are."""
+    """Columns of rows that were made individually, and their bidders."""
     gangs = np.array([gang for row in rows for gang in row.gangs], dtype=np.int64).reshape(-1, 2)
     whole = np.array([(len(row.gangs), row.span, row.gpu_type, row.anchor) for row in rows], dtype=np.int64)
     whole = whole.reshape(-1, 4)
@@ -126,7 +126,7 @@ def bids_of(s: Snapshot, finish: FinishTime, apps: Int, rows: Rows) -> Bids:
 
 
 def bids_of_singles(s: Snapshot, finish: FinishTime, apps: Int, singles: Columns) -> Bids:
-    """Bids of single jobs alone: one gang a row, bidders rising."""
+    """Bids of single jobs only: one gang a row, bidders ascending."""
     single, size, span, kind, left = singles
     n = len(single)
     held_bidder, held_machine, held_gpus = _expiring(s, apps)
@@ -148,7 +148,7 @@ def bids_of_singles(s: Snapshot, finish: FinishTime, apps: Int, singles: Columns
 
 
 def _expiring(s: Snapshot, apps: Int) -> tuple[Int, Int, Int]:
-    """(bidder, machine, GPUs) of what the bidders hold until this instant, of the first seat."""
+    """(bidder, machine, GPUs) that the bidders hold until this instant, in the first seat."""
     jobs, bidder = expiring_jobs(s), {a: b for b, a in enumerate(apps.tolist())}
     cells: Counter[tuple[int, int]] = Counter()
     for (j, seat), machines in expiring_on(s).items():

@@ -1,4 +1,4 @@
-"""Curve stopping (Themis §4.3.2): which jobs of an app promise too little to go on, by their learning curves.
+"""Curve stopping (Themis §4.3.2): jobs of an app that promise too little to continue, by their learning curves.
 
 Each job's reports are fitted with ``a / (b i + 1) + c``, the form of ``LossCurve``, and extrapolated to its last step.
 For a given b the best a >= 0 and c are linear least squares; b itself is tried at fixed values and every value counts
@@ -37,12 +37,12 @@ PARAMETERS = 3
 """a, b and c: that many reports say nothing of how well a curve fits."""
 
 DONE = 1_000_000_000
-"""Reports of a job whose final loss is known."""
+"""Report number of a job whose final loss is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """A job that is given up (row of the app's jobs): its forecast, what it had to beat, and the chance that it would."""
+    """A stopped job (row of the app's jobs): its forecast, the loss that it had to beat, and its chance of that."""
 
     row: int
     forecast: float
@@ -52,7 +52,7 @@ class Verdict:
 
 
 WORST = 1e300
-"""In place of the loss of a job that ended without one."""
+"""Loss of a job that ended without one."""
 
 
 def forecast(steps: Float, loss: Float, end: float) -> tuple[Float, Float]:
@@ -70,7 +70,7 @@ def forecast(steps: Float, loss: Float, end: float) -> tuple[Float, Float]:
     # einsum, not @: the sums must not depend on which BLAS is installed.
     spread, total = np.einsum("bn,bn->b", dx, dx), np.einsum("jn,jn->j", dy, dy)[:, None]
     cross = np.einsum("jn,bn->jb", dy, dx)
-    spread = np.maximum(spread, 1e-30)  # reports so close to each other that no shape tells them apart
+    spread = np.maximum(spread, 1e-30)  # reports too close to each other for any shape to tell them apart
     a = np.maximum(cross / spread, 0.0)
     # Below this residuals are rounding: a perfect fit must not outweigh its neighbours without bound.
     floor = 1e-12 * (total + n * mean_y * mean_y) + 1e-300
@@ -100,7 +100,7 @@ def poor_jobs(mean: Float, deviation: Float, reports: Int, unfinished: Bool, tun
     ranked = known[np.lexsort((known, mean[known]))]
     k = int(ranked[tuner.keep - 1])
     behind = ranked[tuner.keep :]
-    # Jobs that reported no loss are alike, and behind all others.
+    # Jobs that reported no loss are equal, and behind all others.
     worth = np.minimum(mean, WORST)
     lead, both = worth[k] - worth[behind], np.hypot(deviation[behind], deviation[k])
     # Equal forecasts without any doubt are a draw; else a job behind without doubt has no chance.
@@ -128,7 +128,7 @@ def observation_noise(seed: int, job: int, reports: int) -> Float:
 
 
 def dry_run(app: App) -> Float:
-    """Steps that each job of an app under curve stopping does, [J], if all of them trained at the same pace at once.
+    """Steps of each job of an app under curve stopping, [J], if all of them trained concurrently at the same speed.
 
     What a generator plans with and ``themis trace describe`` reports; in a cluster jobs take turns, and late ones meet
     a standard that is known already. Reports are as noisy as simulated ones, by draws that depend on the app's name.

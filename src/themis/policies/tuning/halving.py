@@ -1,4 +1,4 @@
-"""Successive halving (Themis §4.3.2): when a rung's jobs have all reached its end, the best of them go on.
+"""Successive halving (Themis §4.3.2): when a rung's jobs have all reached its end, the best of them continue.
 
 Hyperband is several such brackets, which trade many jobs tried briefly for few tried long.
 """
@@ -16,7 +16,7 @@ from themis.model.workload import Halving, Hyperband, Rung
 
 
 def survivors(loss: Float, keep: int) -> Bool:
-    """Which jobs go on: the ``keep`` lowest losses, ties to the earlier job; NaN loses against everything."""
+    """Jobs that continue: the ``keep`` lowest losses, ties to the earlier job; NaN loses against everything."""
     order = np.lexsort((np.arange(len(loss)), np.where(np.isnan(loss), np.inf, loss)))
     out = np.zeros(len(loss), dtype=bool)
     out[order[:keep]] = True
@@ -30,13 +30,13 @@ def hyperband(max_steps: float, eta: int = 3, min_steps: float = 1.0) -> Hyperba
 
     for s = s_max, ..., 0 with s_max = floor(log_eta(R / min_steps)).
 
-    Differs from the source: a job that survives goes on from its checkpoint, so a rung's steps are those beyond the
-    last one's; the brackets run beside each other.
+    Differs from the source: a job that survives continues from its checkpoint, so a rung's steps are those beyond the
+    last one's; the brackets run side by side.
 
     Parameters
     ----------
     max_steps : R, steps of a job that survives every rung. ``min_steps`` : the fewest steps of any job.
-    eta : of a rung's jobs one in so many survives; at least 2.
+    eta : one in this many of a rung's jobs survives; at least 2.
     """
     if eta < 2 or not 0 < min_steps <= max_steps < float("inf"):
         raise InputError(

@@ -58,7 +58,7 @@ class Candidates:
 
 @lru_cache(maxsize=8192)
 def alike(small: int, large: int, jobs: int, offered: int, rows: int) -> Candidates:
-    """For jobs that all take ``small`` to ``large`` GPUs: from the fewest GPUs to the most that are offered and useful.
+    """Row sizes for jobs that all take ``small`` to ``large`` GPUs: from the fewest to the most useful and offered.
 
     Parameters
     ----------
@@ -77,13 +77,13 @@ def alike(small: int, large: int, jobs: int, offered: int, rows: int) -> Candida
 
 
 def mixed(low: list[int], offered: int, rows: int) -> Candidates:
-    """For jobs that differ: the first so many in the order of start, each at its fewest GPUs, ``low``."""
+    """Row sizes for jobs that differ: the first ones in the order of start, each at its fewest GPUs, ``low``."""
     fit = int((np.cumsum(low) <= offered).sum())
     return Candidates.of([tuple(sorted(Counter(low[:count]).items())) for count in ladder(fit, rows)])
 
 
 def ladder(most: int, rungs: int) -> list[int]:
-    """1, 2, ..., most, thinned geometrically to about so many."""
+    """1, 2, ..., most, thinned geometrically to about this many."""
     fine = max(rungs // 2, 2)
     if most <= max(rungs, 2):
         return list(range(1, most + 1))

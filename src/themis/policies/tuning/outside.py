@@ -1,10 +1,10 @@
 """Bids of agents that are programs of others: checked against the offer, then put in place of the service's own (Themis §4.2).
 
 Whatever an agent says is held against what it was asked: a row must be one that the auction could grant now, and that one
-of the app's jobs can use. What is wrong costs its sender the round and nobody else anything.
+of the app's jobs can use. A fault costs its sender the round and affects no other app.
 
-Rules for a bid: at most 64 exclusive rows, no two alike; each row's rho below that of winning nothing; among rows of the same
-type, span and anchor, more GPUs never at a larger rho.
+Rules for a bid: at most 64 exclusive rows, no two equal; each row's rho below that of winning nothing; among rows of
+the same type, span and anchor, more GPUs never at a larger rho.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from themis.model.units import NONE, Int, Locality
 from themis.policies.tuning.app_agent import ROWS
 
 Shape = tuple[tuple[int, ...], int, int, int]
-"""Gang sizes (largest first), span, GPU type, anchor."""
+"""A row's gang sizes (largest first), span, GPU type and anchor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutsideRow:
-    """One row: these gangs, beside what is held, would bring the app to ``rho``.
+    """One row: these gangs, together with the held ones, would bring the app to ``rho``.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ class Terms:
 
 
 def terms(snapshot: Snapshot, apps: Int, offer: Int, bids: Bids, bidder: int) -> Terms:
-    """The terms of a bidder; ``bids`` are those that the service would make for all of them."""
+    """The terms of a bidder; ``bids`` : the service's own bids for all bidders."""
     rows = np.flatnonzero(bids.row_bidder == bidder).tolist()
     own = OutsideBid(
         rho=math.exp(-float(bids.base[bidder])),
@@ -103,7 +103,7 @@ def check_rho(rho: float, what: str = "rho") -> float:
 
 
 def check_bid(bid: OutsideBid, asked: Terms) -> None:
-    """Raise InputError, naming the row and what is wrong, unless the auction can take the bid as it is."""
+    """Raise InputError, naming the row and the fault, unless the bid is valid."""
     check_rho(bid.rho, "rho of winning nothing")
     if len(bid.rows) > ROWS:
         raise InputError(f"the bid has {len(bid.rows)} rows, expected at most {ROWS}.")
@@ -124,7 +124,7 @@ def check_bid(bid: OutsideBid, asked: Terms) -> None:
 
 
 def _check_place(row: OutsideRow, asked: Terms, where: str) -> None:
-    """The row could be granted, were it alone."""
+    """Check that the row could be granted without others."""
     s = asked.snapshot
     if not row.gangs or min(row.gangs) < 1:
         raise InputError(f"{where}: gangs are {list(row.gangs)}, expected at least one, each of at least 1 GPU.")
@@ -167,7 +167,7 @@ def _check_monotone(rows: Sequence[OutsideRow]) -> None:
 
 
 def _check_jobs(rows: Sequence[OutsideRow], asked: Terms) -> None:
-    """Each gang of a row finds a job of its own that waits and takes so many GPUs of that type."""
+    """Check that each gang of a row finds a waiting job of its own that takes this many GPUs of that type."""
     s, a = asked.snapshot, asked.row
     at = np.arange(s.job_ptr[a], s.job_ptr[a + 1])
     waiting = at[s.job_held[at] == 0]

@@ -1,4 +1,4 @@
-"""Bids of apps with waiting jobs whose phases share the GPUs as well as they can (fluid): elastic job sets and sweeps.
+"""Bids of apps with waiting jobs whose phases share the GPUs freely (fluid): elastic job sets and sweeps.
 
 All of them are answered together, as arrays: which gangs an app asks for follows from its jobs' sizes and the offer (``ladders``),
 and what each row would leave is one call of ``FinishTime.left_on``.
@@ -129,7 +129,7 @@ class _Segments:
 
 
 def held_worth(s: Snapshot) -> Float:
-    """[A], reference GPUs that the gangs held are worth."""
+    """[A], held gangs in reference GPUs."""
     return s.once(held_worth, _held_worth)
 
 

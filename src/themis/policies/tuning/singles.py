@@ -16,14 +16,14 @@ from themis.model.units import Float, Int, Locality
 SPANS = (Locality.MACHINE, Locality.RACK, Locality.CROSS_RACK)
 _SPANS = tuple(map(int, SPANS))
 _MACHINE, _SINGLE = int(Locality.MACHINE), int(Kind.SINGLE)
-"""As plain numbers: members of an enumeration take ten times as long to compare."""
+"""Plain integers: enumeration members take ten times as long to compare."""
 
 Columns: TypeAlias = tuple[Int, Int, Int, Int, Float]
 """(bidder, size, span, GPU type, seconds left) of rows, bidders rising."""
 
 
 def distinct_spans(gang: int, slowdown: Sequence[float]) -> list[int]:
-    """Spans worth telling apart: of spans with equal slowdown only the widest is bid; one GPU has no span to choose."""
+    """Spans that differ: of spans with equal slowdown only the widest is bid; one GPU has no span to choose."""
     if gang == 1:
         return [_MACHINE]
     wider = (*_SPANS[1:], None)
@@ -88,7 +88,7 @@ def wanted(s: Snapshot, a: int) -> int:
 
 
 def serves(s: Snapshot, limit: float, a: int, offered: Sequence[int]) -> bool:
-    """Whether the gang that such a job wants, placed as it likes best, would leave it fewer seconds than ``limit``."""
+    """True if the gang that such a job wants, placed as it likes best, would leave it fewer seconds than ``limit``."""
     j = s.job_ptr.item(a)
     size, config, work = s.job_gpus_min.item(j), s.job_config.item(j), s.job_left.item(j)
     slowdown: list[float] = s.speeds.slowdown[config].tolist()

@@ -1,4 +1,4 @@
-"""How an app's scheduler splits what it was granted among its jobs: running jobs go on, then the longest waits least.
+"""Split of an app's grant among its jobs: running jobs continue, then the longest job waits least.
 
 An app whose own agent named an order of its jobs gets that instead (Themis §4.2.2, step 5).
 

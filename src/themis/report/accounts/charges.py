@@ -66,7 +66,7 @@ class Charge(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class ChargedLease(HeldLease):
-    """A lease with what it costs.
+    """A lease with its cost.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class ChargedLease(HeldLease):
     cost: float = 0.0
 
     def amounts(self, now: Seconds) -> Amounts:
-        """All that it comes to; of one that is held, by ``now``."""
+        """Total cost of the lease; of a lease that is still held, up to ``now``."""
         cost = self.cost + max(self.end(now) - self.booked, 0.0) * self.gpus * self.price / 3600
         return Amounts(self.gpus * self.held_s(now), self.gpus * self.restart_s(now), self.lost, self.idle, cost)
 

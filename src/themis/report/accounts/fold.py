@@ -32,7 +32,7 @@ from themis.report.accounts.held_leases import UNKNOWN, LeaseFold
 
 
 class Sink(Protocol):
-    """Where charges go."""
+    """Destination of charges."""
 
     def charge(self, charge: Charge) -> None:
         """Add to the totals."""
@@ -67,7 +67,7 @@ class Accounts:
         return prices.get(gpu_type, prices.get("*", 0.0))
 
     def settle(self, app: int, first_job: int, time: Seconds, rest: GpuSeconds) -> None:
-        """Charge time of an app whose leases are not known, at one instant and without a price, as attempt 0 of its first job."""
+        """Charge time of an app with unknown leases, at one instant, without a price, as attempt 0 of its first job."""
         account, since = self.account(app, UNKNOWN), time - rest
         self.sink.charge(Charge(time, time, account, Amounts(leased=rest)))
         lease = ChargedLease(app=app, job=first_job, attempt=0, account=account, gpus=1, since=since, booked=time)

@@ -1,4 +1,4 @@
-"""The one fold of leases: which job of which app holds which GPUs, of which type, from when to when.
+"""The single fold over leases: job, app, GPUs, type, start and end of each.
 
 A lease counts from its ``Grant`` to its ``Revoke``; its gang trains from ``JobStarted`` on. Reports (``report.metrics``, and by it
 ``delivery`` and ``lending``) and accounts (``fold``) count GPU time by these leases, so they agree.
@@ -56,7 +56,7 @@ class HeldLease:
     lost_s: Seconds = 0.0
 
     def end(self, now: Seconds) -> Seconds:
-        """When it ended; now while it is held."""
+        """Time of its end; now while it is held."""
         return now if math.isnan(self.ended) else self.ended
 
     def held_s(self, now: Seconds) -> Seconds:
@@ -148,7 +148,7 @@ class LeaseFold(Generic[AnyLease]):
         self.checkpoint_every_s = float(given.get("checkpoint_every_s", self.checkpoint_every_s))
 
     def machine(self, event: MachineEvent) -> int:
-        """Something happened to a machine; returns how many GPUs more are in service."""
+        """Process a machine event; returns the change of GPUs in service."""
         if isinstance(event, MachineFailed):
             self.drained = event.drained
         return self.machines.add(event)
@@ -179,7 +179,7 @@ class LeaseFold(Generic[AnyLease]):
         return lease
 
     def revoke(self, time: Seconds, revoke: Revoke) -> AnyLease | None:
-        """A lease ends; None where there is none. ``lost_s`` of one that fails follows from the checkpoints' interval."""
+        """End a lease; None if there is none. ``lost_s`` of a failed one follows from the checkpoints' interval."""
         lease = self.held.pop(revoke.job, None)
         if lease is None:
             return None

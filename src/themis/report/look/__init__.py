@@ -1,4 +1,4 @@
-"""How pages look: the report and the console share colours, styles and scripts.
+"""Appearance of pages: the report and the console share colours, styles and scripts.
 
 The texts work inlined into one file (the report) and served one by one (the console): no script depends on another, none
 is inline HTML, none speaks to another host. ``tables.js`` sorts tables, ``figures.js`` makes drawn figures interactive,

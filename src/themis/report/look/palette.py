@@ -43,16 +43,16 @@ DARK_APP_COLOURS = (
     "#b8b81e",
     "#ee99aa",
 )
-"""The same hues on a dark page; those of little contrast there are lighter."""
+"""The same hues on a dark page; lighter where contrast would be low."""
 
 
 def colour_number(name: str) -> int:
-    """Which of ``APP_COLOURS`` a user or app has by name: the same in every page, on every day."""
+    """Number in ``APP_COLOURS`` of a user or app, by name: the same in every page, on every day."""
     return crc32(name.encode()) % len(APP_COLOURS)
 
 
 def colour_numbers(names: Iterable[str]) -> dict[str, int]:
-    """As ``colour_number``, but a name whose colour an earlier one has takes the next free one, as long as there is one."""
+    """Same as ``colour_number``, but a name whose colour is taken gets the next free one, while there is one."""
     found: dict[str, int] = {}
     for name in names:
         wanted = colour_number(name)

@@ -47,7 +47,7 @@ class Caller:
     address: str = field(default="", compare=False)
 
     def may_see(self, user: str, what: str) -> str:
-        """The user whose accounts are shown where those of ``user`` are asked for; empty: all users'.
+        """The user whose accounts are shown in answer to a request for those of ``user``; empty: all users'.
 
         Raises
         ------
@@ -80,11 +80,11 @@ class SignedIn(Protocol):
 
 
 class Access:
-    """The accounts of a home; for any thread. ``signed_in`` : further holders of tokens, if any.
+    """The accounts of a data directory; for any thread. ``signed_in`` : further holders of tokens, if any.
 
     Parameters
     ----------
-    token : the home's own, of ``owner``, who runs the arbiter.
+    token : the data directory's own, of ``owner``, who runs the arbiter.
 
     Raises
     ------
@@ -125,7 +125,7 @@ class Access:
         return token
 
     def remove(self, name: str) -> Account:
-        """Remove a user's token; the user's apps go on."""
+        """Remove a user's token; the user's apps continue."""
         with self._lock:
             if name not in self._accounts:
                 raise UnknownName("user", name[:100], self._accounts)

@@ -1,4 +1,4 @@
-"""The course of one app: its leases, and what its jobs reported over time. Read from the journal, outside the arbiter's thread."""
+"""The course of one app: its leases, and its jobs' reports over time. Read outside the arbiter's thread."""
 
 from __future__ import annotations
 

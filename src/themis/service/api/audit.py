@@ -47,11 +47,11 @@ log = logging.getLogger("themis.service")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A sign-in or a change, or refused calls of one minute that differ in their targets alone.
+    """A sign-in or a change, or refused calls of one minute that differ only in their targets.
 
     Attributes
     ----------
-    time : seconds since 1970, of the last of them. ``user`` : who called; empty where nobody signed in.
+    time : seconds since 1970, of the last of them. ``user`` : the caller; empty without a sign-in.
     method : ``token`` or ``oidc``. ``address`` : of the caller; empty for the service itself.
     action : a method of the API, or ``SignIn``. ``target`` : what it was done to, the last time.
     outcome : ``ok`` or ``refused``; then ``message`` says why. ``count`` : how many calls.
@@ -141,7 +141,7 @@ class Audit:
         return found.rowcount > 0
 
     def _sweep(self, db: sqlite3.Connection, user: str, now: float) -> None:
-        """Drop what is too old, and of this caller what is too much."""
+        """Drop entries that are too old, and excess entries of this caller."""
         if now >= self._swept_at + EVERY_S:
             self._swept_at = now
             db.execute("DELETE FROM entries WHERE time < ?", (now - self.keep_s(),))
@@ -157,7 +157,7 @@ class Audit:
             )
 
     def read(self, user: str = "", limit: int = 0) -> list[Entry]:
-        """Entries, the newest first. ``user`` : of one user; empty: of all. ``limit`` : at most so many; 0: ``MOST_ENTRIES``."""
+        """Entries, the newest first. ``user`` : of one user; empty: of all. ``limit`` : at most; 0: the maximum."""
         most = min(limit or MOST_ENTRIES, MOST_ENTRIES)
         with self._lock:
             rows = self._db().execute(

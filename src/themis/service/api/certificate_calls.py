@@ -1,6 +1,6 @@
 """The certificate that a service shows, for gRPC and HTTP: renewed, and read again from changed files, while it serves.
 
-Connections that are open go on; each new handshake uses the newest certificate.
+Connections that are open continue; each new handshake uses the newest certificate.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Certificates:
 
     @property
     def expires(self) -> float | None:
-        """When the service's authority expires, in seconds since the epoch."""
+        """Expiry of the service's CA, in seconds since the epoch."""
         return self.authority.expires if self.authority else None
 
     @property
@@ -92,14 +92,14 @@ class Certificates:
             seen, files, facts = self._look()
             if seen == self._seen:
                 return ""
-            # A context of its own first, so that files which do not match leave the one in use as it is.
+            # Load into a separate context first, so that mismatched files leave the one in use unchanged.
             server_context(files)
             load(self.context, files)
             self._seen, self.files, self.facts, self._pems = seen, files, facts, self._read_pems()
             return f"the service's certificate was renewed; it is valid until {day(facts.expires)}"
 
     def credentials(self) -> grpc.ServerCredentials:
-        """For the gRPC server; each handshake asks for the newest certificate."""
+        """Credentials of the gRPC server; each handshake asks for the newest certificate."""
         return grpc.dynamic_ssl_server_credentials(_configuration(self._pems), self._newest)  # type: ignore[arg-type]  # None keeps the one before
 
     def close(self) -> None:

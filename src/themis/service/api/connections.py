@@ -49,7 +49,7 @@ class Connection(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        # From here on the rest of the answer, the rest of a body that nobody reads and the next headers are waited for.
+        # From here on, wait for the rest of the answer, for the rest of an unread body, and for the next headers.
         self._watch()
 
     def pause_writing(self) -> None:

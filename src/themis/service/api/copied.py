@@ -43,7 +43,7 @@ def copies(api: Api, values: Values) -> list[dict[str, Any]]:
 
 
 def archive(api: Api, values: Values, gone: threading.Event) -> Iterator[bytes]:
-    """The newest copy of a job, in pieces; a newer one that comes meanwhile does not change it."""
+    """The newest copy of a job, in pieces; a newer one that arrives during the call does not change it."""
     _, jobs = api.jobs_of(values["app"], MAY)
     number, kept = int(values["job"]), api.arbiter.copies
     copy = kept.newest(jobs[number]) if kept is not None and number < len(jobs) else None

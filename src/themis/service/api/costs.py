@@ -1,6 +1,6 @@
 """Reading what users send, at their own cost: one request of a user at a time, and CPU seconds out of a bucket that fills slowly.
 
-So a user who posts the most expensive job files in parallel delays his own calls and nobody else's.
+So a user who posts the most expensive job files in parallel delays only his own calls.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ BUCKET_S, SHARE = 10.0, 0.1
 TURN_S = 30.0
 """Seconds that a request waits while others of its user are read."""
 READINGS, READINGS_OF_USER, READINGS_KEPT = 48, 12, 12
-"""Requests that are read or wait for it: in total, of one user, and of the total for administrators alone."""
+"""Limits of requests being read or waiting for it: in total, of one user, and of the total for administrators only."""
 
 
 @dataclass(slots=True)
 class _Account:
-    """A user's: CPU seconds left at an instant, and whose turn it is."""
+    """Account of a user: CPU seconds left at an instant, and the request whose turn it is."""
 
     left: float
     at: Seconds
@@ -67,7 +67,7 @@ class Costs:
 
     @contextmanager
     def charged(self, caller: Caller) -> Iterator[None]:
-        """A block whose CPU time the caller pays, whatever comes of it.
+        """A block whose CPU time is charged to the caller, also after an error.
 
         Raises
         ------
@@ -88,7 +88,7 @@ class Costs:
                 account.left -= self._cpu() - began
 
     def _account(self, caller: Caller) -> _Account:
-        """The caller's, with what came back until now."""
+        """The caller's account, up to now."""
         with self._lock:
             now = self._clock()
             account = self._accounts.setdefault(caller.user, _Account(BUCKET_S, now))

@@ -1,4 +1,4 @@
-"""``Fairness`` and ``Budgets``: what users were entitled to and had over time, who lent to whom, what is used of budgets.
+"""``Fairness`` and ``Budgets``: users' entitlement and use over time, loans between users, used part of budgets.
 
 The course is a fold over the journal (``report.lending``) that goes on where it stopped; it runs in callers' threads, and reads a
 bounded number of records in one call.

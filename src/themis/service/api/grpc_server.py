@@ -108,7 +108,7 @@ def _caller(access: Access, metadata: Any, peer: str = "") -> Caller | None:
 
 
 def address_of(peer: str) -> str:
-    """The address in gRPC's name of the other end: ``ipv4:10.0.0.7:4711``, ``ipv6:[::1]:4711``; empty if there is none."""
+    """The address in gRPC's name of the other end: ``ipv4:10.0.0.7:4711``, ``ipv6:[::1]:4711``; empty if unknown."""
     kind, _, rest = unquote(peer).partition(":")
     return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else ""
 

@@ -17,7 +17,7 @@ PLAIN = "this port speaks TLS: use https:// instead of http://."
 
 
 class TlsServer(uvicorn.Server):
-    """uvicorn on a socket of its own, with TLS. ``context`` may get a new certificate at any time."""
+    """uvicorn on a separate socket, with TLS. ``context`` may get a new certificate at any time."""
 
     def __init__(self, config: uvicorn.Config, listener: socket.socket, context: ssl.SSLContext) -> None:
         super().__init__(config)

@@ -1,4 +1,4 @@
-"""The HTTP API as an ASGI application: who calls, limits, bodies, errors as status codes; ``pages`` says what is answered."""
+"""The HTTP API as an ASGI application: callers, limits, bodies, errors as status codes; ``pages`` has the answers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from themis.service.api.submission import DiskLow, Limit
 from themis.service.engine.pending_calls import Closed
 
 MOST_CALLERS, CALLERS_OF_USER, CALLERS_KEPT = 48, 12, 12
-"""Requests that are answered at a time: in total, of one user, and of the total for administrators alone."""
+"""Limits of concurrently answered requests: in total, of one user, and of the total for administrators only."""
 PIECE = 1 << 20
 """Bytes of an upload that are written together."""
 SHORT = 1024
@@ -40,7 +40,7 @@ SHORT = 1024
 BODY_S = 10.0
 """Seconds for the body of a request to arrive."""
 START_S = 0.25
-"""Seconds for a stream of events to be refused; then it begins, also where there is no event yet."""
+"""Seconds in which a stream of events may be refused; then it begins, even without an event."""
 EVENTS_BEGIN = b"retry: 2000\n\n"
 """Readers that lost the connection come back after 2 s."""
 HEARTBEAT_S = 15.0
@@ -52,7 +52,7 @@ log = logging.getLogger("themis.service")
 
 
 class Refused(ThemisError):
-    """A request that HTTP has a status of its own for."""
+    """A refused request with an HTTP status."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -67,7 +67,7 @@ class Site(Protocol):
     """Pages for browsers on the same port, which say by themselves who calls."""
 
     def serves(self, path: str) -> bool:
-        """Whether a path is one of the site."""
+        """True if a path is one of the site."""
 
     async def answer(self, request: Request, path: str, query: str, run: Run) -> Response:
         """Answer a request for one of its paths; errors are answers too."""
@@ -135,7 +135,7 @@ class HttpApp:
             return await asyncio.get_running_loop().run_in_executor(self.threads, work)
 
     def _check_host(self, given: str) -> None:
-        """On loopback, refuse names that a page in a browser may have made to point here."""
+        """On loopback, refuse host names that a web page may have made to resolve to this address."""
         if self.local and given and not _is_local(given):
             raise Refused(
                 421, f"Host is {given[:100]!r}, expected localhost or 127.0.0.1: the service listens on loopback only."
@@ -244,7 +244,7 @@ class _Follower:
 
         Raises
         ------
-        ClientDisconnect : the caller hung up meanwhile. Whatever the call raises.
+        ClientDisconnect : the caller disconnected meanwhile. Whatever the call raises.
         """
         left = asyncio.ensure_future(_hung_up(request))
         either: list[asyncio.Future[Any]] = [self._ask(), left]
@@ -280,7 +280,7 @@ class _Follower:
             raise NoToken(NO_TOKEN)
 
     def _end(self) -> None:
-        """Nobody listens any more: the thread that makes the next piece ends, and the call with it."""
+        """The client disconnected: the thread that makes the next piece ends, and the call with it."""
         self._gone.set()
         close = getattr(self._pieces, "close", None)
         if close is None:
@@ -317,7 +317,7 @@ def address_of(request: Request) -> str:
 
 
 def _is_local(host: str) -> bool:
-    """Whether a Host header names this machine's loopback."""
+    """True if a Host header names this machine's loopback."""
     try:
         name = (urlsplit(f"//{host}").hostname or "").lower()
         return name == "localhost" or ipaddress.ip_address(name).is_loopback

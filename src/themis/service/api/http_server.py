@@ -1,4 +1,4 @@
-"""The HTTP server: uvicorn in a thread of its own around ``http_app``."""
+"""The HTTP server: uvicorn in a separate thread around ``http_app``."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class HttpServer:
             interface="asgi3",
             lifespan="off",
             log_config=None,
-            log_level="critical",  # what goes wrong is logged by ``http_app``, and callers are told
+            log_level="critical",  # errors are logged by ``http_app``, and callers get an answer
             access_log=False,
             server_header=False,
             proxy_headers=False,
@@ -71,7 +71,7 @@ class HttpServer:
 def serve_http(
     api: Api, host: str, port: int, tls: ssl.SSLContext | None = None, site: Site | None = None
 ) -> HttpServer:
-    """Listen, in threads of its own; with TLS if there is a context. ``site`` : pages for browsers.
+    """Listen, in separate threads; with TLS if there is a context. ``site`` : pages for browsers.
 
     Raises
     ------

@@ -18,7 +18,7 @@ from themis.service.engine.setting_changes import words
 
 MOST_CHANGES = 1000
 MOST_BACKUPS = 30
-"""In the data directory; it is for operators to move older ones away."""
+"""Maximum number of backups in the data directory; operators move older ones away."""
 FOLDER = "backups"
 
 

@@ -1,4 +1,4 @@
-"""Whether an address can be listened on, and who reaches it; known before the servers are imported."""
+"""True if an address can be listened on, and who reaches it; known before the servers are imported."""
 
 from __future__ import annotations
 
@@ -43,6 +43,6 @@ def try_address(host: str, port: int, key: str) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether this machine alone can reach what listens there."""
+    """True if only this machine can reach what listens there."""
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)

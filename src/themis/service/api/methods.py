@@ -1,4 +1,4 @@
-"""The API: each method of ``client/themis.proto`` asks the arbiter's thread, or reads files of its home.
+"""The API: each method of ``client/themis.proto`` asks the arbiter's thread, or reads files of its data directory.
 
 Who calls is known by the token: users act on their own apps, administrators on all. Errors become status codes with one
 sentence (``grpc_server``); a bug of ours is INTERNAL and its traceback goes to the arbiter's log, not to the caller.
@@ -70,7 +70,7 @@ WORKERS = STREAMS + READS + WHYS + WHAT_IFS + 32
 POLL_S = 0.25
 CHUNK = 64 << 10
 ESTIMATE_S = 5.0
-"""For simulations of when an app may begin."""
+"""Time limit of simulations of an app's start."""
 MOST_ROWS = 1000
 """Records read from the journal in one query."""
 
@@ -79,7 +79,7 @@ Row = tuple[int, float, str, str]
 MOST_LAST, LAST_LINES, LAST_BYTES = 3, 10, 8 << 10
 """Failed jobs of which ``Show`` gives the end of the output: at most these lines and bytes of each."""
 NEVER = threading.Event()
-"""For callers within the process."""
+"""Cancel event of callers within the process; never set."""
 
 log = logging.getLogger("themis.service")
 
@@ -356,7 +356,7 @@ class Api:
         return overview.last_day(self.arbiter.journal.path, self.arbiter.epoch, now)
 
     def course(self, app: int) -> Course:
-        """An app's leases, and what its jobs reported over time."""
+        """An app's leases, and its jobs' reports over time."""
         with self._reads.take(self.caller):
             return course.course(self.arbiter, app)
 
@@ -401,7 +401,7 @@ class Api:
             return reply  # type: ignore[no-any-return]
 
     def WhatIf(self, request: pb.WhatIfRequest) -> pb.WhatIfReply:
-        """When apps would finish if things were otherwise; outside the arbiter's thread, for that takes long."""
+        """Finish times of apps under changed conditions; outside the arbiter's thread, because that takes long."""
         asked = what_if.question_of(request)
         with self._what_ifs.take(self.caller):
             for ref in asked.without:
@@ -466,7 +466,7 @@ class Api:
     # ---- settings ----------------------------------------------------------------------------------------------------
 
     def Settings(self, request: pb.SettingsRequest) -> pb.SettingsReply:
-        """Every setting, since when it is in force and who changed it."""
+        """All settings, with the time and author of their last change."""
         return self._look(setting_calls.settings)  # type: ignore[no-any-return]
 
     @audited
@@ -500,7 +500,7 @@ class Api:
         finally:
             self._backing_up.release()
 
-    # ---- what goes on ------------------------------------------------------------------------------------------------
+    # ---- ongoing calls -----------------------------------------------------------------------------------------------
 
     def Events(self, request: pb.EventsRequest, gone: threading.Event = NEVER) -> Iterator[pb.Record]:
         """The journal's records."""
@@ -548,7 +548,7 @@ class Api:
                 if not sent:
                     self.ending.wait(POLL_S)
         if request.follow and self.ending.is_set():
-            # Not its end: who follows goes on with the next arbiter.
+            # The app has not ended: a following client continues with the next arbiter.
             raise Closed(ENDING)
 
     def end_of_log(self, request: pb.LogsRequest, most: int) -> str:
@@ -640,7 +640,7 @@ class Api:
 
 
 def _concerns(line: dict[str, Any], user: str, users: list[str], app_of: list[int]) -> bool:
-    """Whether a record is about an app of the user: its submission, or one that names the app or one of its jobs."""
+    """True if a record is about an app of the user: its submission, or one that names the app or one of its jobs."""
     if isinstance(line.get("app"), dict):
         return bool(line["app"]["user"] == user)
     app = line.get("app", app_of[line["job"]] if "job" in line else None)

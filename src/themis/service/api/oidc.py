@@ -37,7 +37,7 @@ MOST_ASKED = 4
 MOST_OF_ADDRESS, MOST_OF_ALL, WINDOW_S = 60, 600, 60.0
 """Steps of sign-ins within ``WINDOW_S``, of one address and of all."""
 MOST_USED = 4096
-"""Browser sign-ins that are remembered as done, so that none is taken twice."""
+"""Number of finished browser sign-ins that are remembered, so that none is used twice."""
 AGAIN_S = 60.0
 """Seconds between two attempts to reach the provider after the start."""
 CONSOLE, DEVICE = "console", "device"
@@ -47,7 +47,7 @@ log = logging.getLogger("themis.service")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """A sign-in. ``ends`` : seconds since 1970. ``after`` : the page that was asked for; browsers alone."""
+    """A sign-in. ``ends`` : seconds since 1970. ``after`` : the requested page; for browsers only."""
 
     token: str
     user: str
@@ -213,7 +213,7 @@ class Oidc:
     # ---- all of them -------------------------------------------------------------------------------------------------
 
     def _begin(self, signed: Signed, address: str, how: str, *, keep: bool = False) -> Done:
-        """A token for whoever signed in. ``keep`` : the provider's refresh token with it."""
+        """A token for the user who signed in. ``keep`` : the provider's refresh token with it."""
         who = identity_of(signed.claims, self.provider.settings, NAME.fullmatch)
         if who.user == self.owner and not who.admin:
             raise SignInRefused(
@@ -287,7 +287,7 @@ def place(arbiter: Arbiter, sign_ins: SignIns, who: Identity) -> None:
 
 
 def _with_group(config: Config, name: str, group: str) -> Config:
-    """A user who was not listed keeps the weight, quota and budget of those who are not."""
+    """An unlisted user keeps the weight, quota and budget of unlisted users."""
     if any(user.name == name for user in config.users):
         return replace(
             config, users=tuple(replace(user, group=group) if user.name == name else user for user in config.users)

@@ -71,12 +71,12 @@ class Overview:
 
 
 def last_record(arbiter: Arbiter) -> int:
-    """The number of the last record: unchanged, nothing has happened."""
+    """The number of the last record; if unchanged, nothing has happened."""
     return arbiter.journal.last()[0]
 
 
 def overview(arbiter: Arbiter) -> Overview:
-    """As of now."""
+    """Overview as of now."""
     s = views.state_now(arbiter)
     rho = views.rho_now(s)
     machines, holders = _machines(arbiter, s)

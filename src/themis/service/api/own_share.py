@@ -74,7 +74,7 @@ def present(state: State, record: int) -> Present:
 
 
 def shares(reference: Reference, at: Present) -> dict[int, OwnShare]:
-    """Own share of every active app whose end on its own share is known."""
+    """Own share of every active app with a known end on it."""
     lasted, out = reference.lasted(), dict[int, OwnShare]()
     for a, life in at.lives.items():
         if a < len(lasted) and 0 < lasted[a] < FARTHEST_S and math.isfinite(life):
@@ -101,7 +101,7 @@ def add_to_shares(reply: pb.ShareReply, own: Mapping[int, OwnShare], at: Present
 def add_to_why(
     reply: pb.WhyReply, app: int, reference: Reference, at: Present, starts: Seconds, ends: Seconds, epoch: Seconds
 ) -> None:
-    """The app's own share, what it lent, and when it gets that back.
+    """The app's own share, its loans, and the time of their return.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def add_to_why(
 
 
 def _back(reference: Reference, app: int, at: Present, starts: Seconds, ends: Seconds) -> Seconds:
-    """When it has had as much as on its own share, given the rest evenly from ``starts`` to ``ends``; NaN: not before it ends."""
+    """Time of parity with its own share, given the rest evenly from ``starts`` to ``ends``; NaN: not before it ends."""
     whole, had = sum(work for work, _ in reference.apps[app].needed), at.had[app]
     starts = max(starts, at.now)
 

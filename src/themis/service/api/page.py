@@ -66,11 +66,11 @@ class Parameter:
 
     @property
     def inside(self) -> bool:
-        """Whether it is a part of the path."""
+        """True if it is a part of the path."""
         return self.default is None and not self.optional
 
     def values(self, given: Mapping[str, list[str]]) -> dict[str, Any]:
-        """Its name and value, from the texts of all parameters; nothing where it is optional and missing.
+        """Its name and value, from the texts of all parameters; empty if it is optional and missing.
 
         Raises
         ------
@@ -118,7 +118,7 @@ class Parameter:
         return value
 
     def described(self) -> Schema:
-        """As OpenAPI has it."""
+        """Description of the page in OpenAPI."""
         schema: Schema = {"type": "string"}
         if self.choices:
             schema["enum"] = list(self.choices)
@@ -206,7 +206,7 @@ class Page:
         return {**fields, **values}
 
     def described(self) -> Schema:
-        """As OpenAPI has it."""
+        """Description of the field in OpenAPI."""
         own = () if self.public else WITH_TOKEN
         refusals = sorted(
             {*OF_ALL, *own, *self.refusals, *(WITH_BODY if self.body is not None or self.upload is not None else ())}

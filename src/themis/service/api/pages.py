@@ -490,4 +490,4 @@ PAGES: tuple[Page, ...] = (
         refusals=(403,),
     ),
 )
-"""All of the API over HTTP, but for agents of apps, which need a stream in both directions (gRPC)."""
+"""All of the API over HTTP, except for agents of apps, which need a stream in both directions (gRPC)."""

@@ -38,7 +38,7 @@ Figure = tuple[str, str, str, tuple[str, ...], Rows]
 
 
 def metrics(api: Api) -> bytes:
-    """All figures; those that the arbiter's thread has are left out while it does not answer."""
+    """All figures, without those of the arbiter's thread while it does not answer."""
     from prometheus_client import CollectorRegistry, generate_latest
 
     registry = CollectorRegistry(auto_describe=False)

@@ -43,12 +43,12 @@ class Code(StrEnum):
     """The budget of its user or group for this period is used up."""
     AT_ONCE = "at_once"
     BACKOFF = "backoff"
-    """Its last attempt failed, or ended after a few seconds and asked for another; the next one waits."""
+    """Its last attempt failed, or ended after a few seconds and requested another; the next one waits."""
     RUNNING = "running"
     """All its jobs that can run do, on as many GPUs as they can use."""
     PARTLY_RUNNING = "partly_running"
     WAITING_FOR_RELEASE = "waiting_for_release"
-    """It has GPUs, on which others are still stopping."""
+    """It has GPUs on which other jobs are still stopping."""
     DECISIONS_OFF = "decisions_off"
     """An error that no app, machine or policy caused, or the start, turned decisions off."""
     DECIDING = "deciding"
@@ -59,7 +59,7 @@ class Code(StrEnum):
     NO_ROOM = "no_room"
     """Enough GPUs are free, but not together on a type that it may use."""
     AGENT_LATE = "agent_late"
-    """Its own agent did not answer, or not rightly, in the last auction."""
+    """Its own agent gave no valid answer in the last auction."""
     BETTER_OFF = "better_off"
     """Filtered out: others were worse off in the last auction."""
     OUTBID = "outbid"
@@ -78,7 +78,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """Where an app stands.
+    """Position of an app in the queue.
 
     Attributes
     ----------
@@ -188,7 +188,7 @@ def _lost(journal: Journal, app: int) -> Reason:
 
 
 def standing(s: State, app: int) -> Standing:
-    """Where an app stands among those that want GPUs."""
+    """Position of an app among those that want GPUs."""
     view = snapshots.take(s)
     row = int(np.searchsorted(view.app_id, app))
     if row >= view.apps or view.app_id[row] != app:
@@ -214,7 +214,7 @@ def standing(s: State, app: int) -> Standing:
 def estimate(dump: bytes, app: int, allowed_s: Seconds) -> list[Seconds | None]:
     """Seconds until the app begins, of each simulation from here on; None where it did not within its horizon.
 
-    In a process of its own, for it must not slow the service down.
+    In a separate process, for it must not slow the service down.
     """
     command = [sys.executable, "-P", "-m", "themis.sim.onward", str(app), str(allowed_s)]
     try:

@@ -1,4 +1,4 @@
-"""``Settings`` and ``Set``: what is in force, since when and by whom, and changes while the service runs."""
+"""``Settings`` and ``Set``: settings in force, time and author of their last change, and changes at run time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from themis.service.engine.setting_changes import RESTART, values_of, words
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """How settings are written, which the service's operations know.
+    """Writing of settings, which the service's operations implement.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class Door:
 
 
 def settings(arbiter: Arbiter) -> pb.SettingsReply:
-    """Every setting, by name."""
+    """All settings, by name."""
     out, changed = pb.SettingsReply(), arbiter.state.changed
     values = values_of(arbiter.config)
     for name in sorted(values.keys() | RESTART.keys()):

@@ -1,7 +1,7 @@
-"""An app's story from a service's journal, written by a process of its own: on a long journal it takes seconds.
+"""An app's story from a service's journal, written by a separate process: on a long journal it takes seconds.
 
 As a program: the journal and the app's name as arguments, JSON on standard output; exit code 2 and a sentence on standard
-error where there is no such story.
+error if no such story exists.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LONGEST_S = 600.0
 
 
 def story(journal: Path, name: str) -> str:
-    """An app's rounds, bids and leases as JSON, by a process of its own; of its own share ``own_share`` tells.
+    """An app's rounds, bids and leases as JSON, by a separate process; ``own_share`` computes its own share.
 
     Raises
     ------

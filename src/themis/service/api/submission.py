@@ -48,7 +48,7 @@ def submit(arbiter: Arbiter, request: pb.SubmitRequest, caller: Caller | None = 
 
     Parameters
     ----------
-    caller : who submits, under that name unless an administrator says another; None for whomever it names.
+    caller : the submitter, whose name is used unless an administrator gives another; None: the name in the file.
 
     Raises
     ------
@@ -253,7 +253,7 @@ def _check_room(arbiter: Arbiter, user: str) -> None:
 
 
 def _free_name(name: str, taken: Callable[[str], bool]) -> str:
-    """The name, with a number added if it was used before: one name is one app for ever."""
+    """The name, with a number added if it was used before: one name always means one app."""
 
     def numbered(i: int) -> str:
         return f"{name[:54]}-{i}" if i > 1 else name
@@ -398,7 +398,7 @@ def _program(job: pb.Job, user: str, config: Config) -> Program:
 
 
 def _with_own_url(program: Program, below: str) -> Program:
-    """Each job has a folder of its own below the URL, also among those of other services."""
+    """Each job has its own folder below the URL, also among those of other services."""
     if program.checkpoint_url in ("", THROUGH_SERVICE):
         return program
     return replace(program, checkpoint_url=f"{program.checkpoint_url.rstrip('/')}/{below}")

@@ -37,7 +37,7 @@ def find_app(arbiter: Arbiter, ref: str) -> int:
 
     Raises
     ------
-    UnknownName : there is none.
+    UnknownName : no such app.
     """
     if is_number(ref) and int(ref) < arbiter.state.apps.size:
         return int(ref)
@@ -49,12 +49,12 @@ def find_app(arbiter: Arbiter, ref: str) -> int:
 
 
 def is_number(ref: str) -> bool:
-    """Whether it may be an app's number."""
+    """True if it may be an app's number."""
     return ref.isascii() and ref.isdecimal() and len(ref) < 10
 
 
 def find_machine(arbiter: Arbiter, name: str) -> int:
-    """The number of a machine; UnknownName where there is none."""
+    """The number of a machine; UnknownName if there is none."""
     found = {arbiter.state.machines[n].name: n for n in listed(arbiter.state)}
     if name not in found:
         raise UnknownName("node", name[:100], found)
@@ -72,7 +72,7 @@ def state_now(arbiter: Arbiter) -> State:
 
 
 def rho_now(state: State) -> dict[int, float]:
-    """Finish-time fairness of every app that takes part, if things went on as they are (Themis §4.1)."""
+    """Finish-time fairness of every active app, if the present allocation lasted (Themis §4.1)."""
     view = snapshots.take(state)
     if not view.apps:
         return {}
@@ -154,7 +154,7 @@ def _nodes_of(s: State, jobs: Iterable[int]) -> list[str]:
 
 
 def _given_up(s: State, entry: Entry, jobs: Int) -> Bool:
-    """Jobs that ended with work left which nobody does: failed and cancelled ones."""
+    """Jobs that ended with abandoned work: failed and cancelled ones."""
     outcome = s.jobs.outcome[jobs]
     # Journals of earlier versions say how apps ended, and not how their jobs did.
     unknown = (outcome == 0) & (entry.outcome in GIVEN_UP)
@@ -163,7 +163,7 @@ def _given_up(s: State, entry: Entry, jobs: Int) -> Bool:
 
 
 def _progress(done: Float, over: Bool) -> float:
-    """Mean over an app's jobs; ``over`` : nothing of them is left to do."""
+    """Mean over an app's jobs; ``over`` : the app has no work left."""
     return float(np.where(over, 1.0, np.clip(done, 0, 1)).mean())
 
 
@@ -254,7 +254,7 @@ def job_state(arbiter: Arbiter, s: State, j: int) -> str:
 
 
 def machine_state(s: State, n: int, drained: Container[str]) -> str:
-    """As ``Node`` has it. ``drained`` : names of the machines that an administrator took out of service."""
+    """The machine's state, in the terms of ``Node``. ``drained`` : machines taken out by an administrator."""
     if n in s.removed:
         return "leaving"
     if s.machines[n].name in drained:
@@ -339,7 +339,7 @@ def share(arbiter: Arbiter, user: str = "", rho: dict[int, float] | None = None)
 
 
 def machine_of(arbiter: Arbiter, ref: str) -> int:
-    """As ``find_machine``, refusing empty names in words."""
+    """Same as ``find_machine``, but refuses an empty name with a sentence."""
     if not ref:
         raise InputError("no node was named; `themis nodes` lists them.")
     return find_machine(arbiter, ref)
@@ -373,7 +373,7 @@ def why(arbiter: Arbiter, ref: str) -> tuple[int, str, pb.WhyReply, bytes]:
 
 
 def add_estimate(reply: pb.WhyReply, found: Sequence[float | None], now: float) -> None:
-    """When the app may begin, from what simulations said."""
+    """Add the app's expected start, from simulations."""
     reply.simulations = len(found)
     known = sorted(time for time in found if time is not None)
     if not known:

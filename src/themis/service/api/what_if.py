@@ -1,4 +1,4 @@
-"""A what-if of the running service, answered by a process of its own: simulations take seconds of a processor.
+"""A what-if of the running service, answered by a separate process: simulations take seconds of CPU time.
 
 As a program: one line of JSON and then the state on standard input, the answer as JSON on standard output; exit code 2 and a
 sentence on standard error where the question does not fit the state.
@@ -29,7 +29,7 @@ from themis.sim.forward.question import CURRENT, HORIZON_S, Question
 NICENESS = 10
 """The service and its jobs come first."""
 SIMULATE_S, LEARN_S = 20.0, 20.0
-"""For the simulations of a question, and for those of the past that intervals are calibrated by."""
+"""Time limits of a question's simulations, and of those of the past that calibrate intervals."""
 LONGEST_S = 180.0
 """Maximum seconds that the process runs before it is terminated."""
 SIMULATIONS, MOST_SIMULATIONS = 20, 100
@@ -104,7 +104,7 @@ def ask(home: Path, state: bytes, now: Seconds, asked: Question) -> dict[str, An
 
 
 def reply(found: dict[str, Any], epoch: Seconds, user: str | None) -> pb.WhatIfReply:
-    """The answer as a message; ``user`` : whose apps are shown, None for all."""
+    """The answer as a message; ``user`` : owner of the shown apps, None for all."""
     out = pb.WhatIfReply(
         now=epoch + found["now"],
         cases=[pb.WhatIfCase(**case) for case in found["cases"]],

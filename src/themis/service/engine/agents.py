@@ -1,4 +1,4 @@
-"""Agents of apps that are external programs: which are connected, what they are asked, what they answered in time (Themis §4.2).
+"""External agents of apps: connections, questions, and answers in time (Themis §4.2).
 
 A decision has at most two windows: first the connected agents report their rho (the visibility phase), then the GPUs are
 offered to those of the apps that the policy lets bid. A window closes when all agents answered, or when its time is over. An
@@ -75,7 +75,7 @@ class _Window:
 
 
 class AgentRegistry:
-    """The connected agents, and what they answered.
+    """The connected agents, and their answers.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ class AgentRegistry:
         """Rho that agents reported in the first window of the pending decision."""
         self._orders: dict[int, tuple[int, ...]] = {}
         self._wrong: set[int] = set()
-        """Apps all of whose bids in the last window were malformed."""
+        """Apps whose bids in the last window were all malformed."""
 
     # ---- callers' threads -----------------------------------------------------------------------------------------------
 
@@ -168,7 +168,7 @@ class AgentRegistry:
 
     @property
     def due(self) -> Seconds | None:
-        """When the open window closes, if there is one."""
+        """Closing time of the open window, if there is one."""
         return self._window.until if self._window else None
 
     @property
@@ -219,7 +219,7 @@ class AgentRegistry:
         return True
 
     def complete(self, now: Seconds) -> bool:
-        """Whether the open window may be closed."""
+        """True if the open window may be closed."""
         with self._lock:
             return self._window is not None and (not self._still_missing(self._window) or now >= self._window.until)
 
@@ -238,7 +238,7 @@ class AgentRegistry:
         return {bidders[app]: window.bids.get(app) for app in sorted(window.asked & here)}
 
     def give_up(self) -> None:
-        """The open window is of no use any more, and nobody missed an answer."""
+        """Discard the open window; no agent counts as having missed an answer."""
         with self._lock:
             self._window = None
 

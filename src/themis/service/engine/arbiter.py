@@ -110,10 +110,10 @@ class Arbiter:
 
     Parameters
     ----------
-    journal : a fresh one, or one to go on from. What differs from the settings that the start before was given is a change of
-        settings by ``owner``, as if it were made while the service runs.
+    journal : a fresh one, or one to continue from. What differs from the settings that the start before was given is a
+        change of settings by ``owner``, as if it were made while the service runs.
     make_executor : builds the executor from (programs, where it should report to, estimated speeds).
-    apart : run the policy in a process of its own, so that it does not delay callers.
+    apart : run the policy in a separate process, so that it does not delay callers.
     safe : make no decisions. ``without`` : names or numbers of apps that are quarantined first.
     wall : seconds since 1970, read once: from then on ``steady``, a clock that never jumps, is used.
 
@@ -155,7 +155,7 @@ class Arbiter:
         self._closing = self._ended = False
         self.disk = DiskWatch(journal.path.parent, config.user_disk, lambda: set(self.state.occupied))
         self.turned = time.monotonic()
-        """When a transaction was last on disk, on ``time.monotonic``."""
+        """Time at which the last transaction was on disk, on ``time.monotonic``."""
         self.agents = AgentRegistry(
             lambda: names_of(self.state),
             lambda: self.queue.put(WakeUp()),
@@ -236,7 +236,8 @@ class Arbiter:
         self.executor.start()
         if self.engine.solver is not None:
             self.engine.solver.ready()
-        # While it ends, a full disk is not waited for: the next arbiter goes on from the transaction before.
+        # While the arbiter ends, it does not wait for space on a full disk: the next one resumes from the transaction
+        # before.
         self.journal.patient = lambda: not self._closing
         self._thread.start()
         return self
@@ -246,8 +247,8 @@ class Arbiter:
 
         Parameters
         ----------
-        changes : False where it only looks: then a bug of ours in it is the caller's alone and the arbiter goes on, as it
-            does after one that came before anything was written down.
+        changes : False where it only looks: then a bug of ours in it is the caller's alone and the arbiter continues,
+            as it does after one that came before anything was written down.
 
         Raises
         ------
@@ -343,7 +344,7 @@ class Arbiter:
             self._refuse_rest()
 
     def _transaction(self, most_s: Seconds = IDLE_S) -> None:
-        """Take what came in, waiting at most so long for it."""
+        """Process incoming events, waiting at most this long for the first."""
         items = self._wait(most_s)
         try:
             for item in items:
@@ -358,7 +359,7 @@ class Arbiter:
             raise
 
     def _take_in(self, items: list[Message | Call]) -> None:
-        # An instant that is settled takes in no more events: what comes now comes later than it.
+        # A settled instant takes no more events: new events get a later time.
         self.instant = now = max(self.now(), self.state.now + INSTANT_S)
         left, released, mark = [*items], list[JobStopped](), self.live.mark
         answers: list[Callable[[], object]] = []
@@ -445,7 +446,7 @@ class Arbiter:
         return not self._closing and not self.quarantine.off
 
     def _contain(self, error: Exception, left: list[Message | Call], released: list[JobStopped], last: bool) -> None:
-        """After a transaction was rolled back: rebuild the core, and see to it that the next try is without what failed.
+        """After a transaction was rolled back: rebuild the core, and exclude what failed from the next try.
 
         ``last`` : it is without any of its items.
         """
@@ -485,7 +486,7 @@ class Arbiter:
             left.clear()
             released.clear()
         elif item is not None and not isinstance(item, Fault) and not (its_own and not was_off):
-            # What the service itself causes may go well without decisions; what comes up again then is left out.
+            # Errors of the service itself may vanish without decisions; repeated ones are then excluded.
             self._leave_out(item, error, left, released)
 
     def _leave_out(
@@ -521,7 +522,7 @@ class Arbiter:
                 self.queue.put(WakeUp())
 
     def _wait(self, most_s: Seconds) -> list[Message | Call]:
-        """The items that came in, immediately if there are some, at latest when the core wants to be woken."""
+        """Incoming items, immediately if there are any, else by the core's next wake-up."""
         due = min((at for at in (self.engine.next_wake, self.housekeeping.due) if at is not None), default=None)
         wait = most_s if due is None or not self._decides else min(max(due - self.now(), 0.0), most_s)
         items: list[Message | Call] = []
@@ -591,7 +592,7 @@ class Arbiter:
                 self.housekeeping.observe(item, now)
 
     def _prune(self, now: Seconds) -> None:
-        """Forget the programs of finished apps whose gangs ended, and of apps that finished long ago all but their names."""
+        """Forget the programs of finished apps with ended gangs, and all except the names of long finished apps."""
         s = self.state
         self.outbox.dismiss(prune(s, now - self.config.journal_keep_s))
         ending = {int(s.jobs.app[job]) for job in s.occupied}

@@ -19,7 +19,7 @@ from themis.service.engine.solving import Reply
 
 @dataclass(frozen=True, slots=True)
 class WakeUp:
-    """Something may be due earlier than the arbiter's thread expects."""
+    """An event may be due earlier than the arbiter's thread expects."""
 
 
 Message = Event | Note | Reply | WakeUp

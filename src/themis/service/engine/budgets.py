@@ -1,4 +1,4 @@
-"""Budgets: limits of what users and groups may use in a day, week, month or in total, by the journal's accounts.
+"""Budgets: limits of use by users and groups in a day, week, month or in total, by the journal's accounts.
 
 From a hard limit on, a quota of no GPUs stands for the budget until the period ends (``QuotaSet`` of the name ``budget ...``):
 waiting jobs get no lease, running ones end with theirs. So the core knows no budgets, and a fold of the records has the same
@@ -18,7 +18,7 @@ from themis.service.engine.config import Budget, Config
 from themis.service.engine.engine import Engine
 
 PREFIX = "budget "
-"""Prefix for names of quotas that stand for budgets."""
+"""Prefix for names of quotas that implement budgets."""
 NEAR = 1e-9
 """Relative; so close to its limit a budget is used up, for the instant that it was forecast for may be rounded."""
 LEAST_S = 0.1
@@ -46,16 +46,16 @@ class Standing:
 
     @property
     def over_hard(self) -> bool:
-        """Whether the hard limit is reached."""
+        """True if the hard limit is reached."""
         return self.budget.hard is not None and self.used >= self.budget.hard * (1 - NEAR)
 
     @property
     def over_soft(self) -> bool:
-        """Whether the soft limit is reached."""
+        """True if the soft limit is reached."""
         return self.budget.soft is not None and self.used >= self.budget.soft * (1 - NEAR)
 
     def due(self, now: Seconds) -> Seconds:
-        """When it changes by itself: a limit is reached, or the period ends."""
+        """Time of its next change: a limit is reached, or the period ends."""
         limits = [limit for limit in (self.budget.hard, self.budget.soft) if limit is not None and limit > self.used]
         reached = [now + max((limit - self.used) / self.rate, LEAST_S) for limit in limits if self.rate > 0]
         return min([self.ends, *reached])
@@ -109,7 +109,7 @@ class Budgets:
             self.due = None
 
     def of(self, user: str, now: Seconds, *, hard: bool) -> str:
-        """In words, the budgets of which a user has reached the hard limit, or only the soft one; empty if there are none."""
+        """In words, the budgets of which a user has reached the hard limit, or only the soft one; empty without any."""
         accounts = self.engine.books.accounts
         currency = accounts.tariff.currency if accounts else ""
         found = [s for s in self.standings.values() if user in s.members]

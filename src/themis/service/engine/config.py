@@ -20,13 +20,13 @@ ENGINES = ("local", "ray", "fleet")
 TLS = ("auto", "on", "off")
 
 ELSEWHERE = {"ray": "Ray's nodes", "fleet": "those that join with `themis agent join`"}
-"""Engines whose machines are not this one, and which machines these are."""
+"""Engines with machines other than this one, and a name for these machines."""
 LISTEN = "127.0.0.1:7435"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Limits of what a user or group may use in a period.
+    """Limits of a user's or group's use in a period.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class Config:
     engine : ``local``, or ``ray`` for the nodes of a Ray cluster at ``address``; ``node_root`` : where agents keep tasks
         and logs on each of them. ``fleet`` for machines that join over the network: ``listen`` : HOST:PORT for them,
         ``node_certificate_s`` : how long their certificates are valid.
-    policy : as ``themis simulate -p`` takes it. ``seed`` : of policies that draw lots.
+    policy : as ``themis simulate -p`` takes it. ``seed`` : random seed of randomised policies.
     profiles : books of speeds, as ``themis simulate --profiles`` takes them.
     lease_s : the least time that GPUs stay with a job that can use them. ``tick_s`` : leases end at multiples of it.
     shortest_lease_s : leases shorten down to it while apps wait (``core.contention``), if it is below ``lease_s``; 0: never.
@@ -93,7 +93,8 @@ class Config:
     grace_s : from the stop signal to SIGKILL, where a job does not say. ``max_grace_s`` : most that a job may ask for.
     node_lease_s, node_renew_s, node_margin_s : leases of machines (``themis.machines.engines.hosts``).
     progress_s : minimum interval between two progress records of a job.
-    idle_warn_s, idle_cancel_s : an app whose gang's GPUs did nothing for so long is warned of, and cancelled; 0: never.
+    idle_warn_s, idle_cancel_s : an app whose gang's GPUs did nothing for this long is warned of, and cancelled; 0:
+        never.
     between : unit of fairness: apps, users or groups.
     users, groups : those with a weight or a group; users who are not listed have ``others_weight``.
     user_gpus, group_gpus : quotas of those who have one. ``others_gpus`` : of each user who is not listed, or None.
@@ -106,7 +107,7 @@ class Config:
     audit_keep_s : entries of the audit log that are older are dropped.
     journal_reserve_bytes : that the journal keeps of its disk for itself, at most a quarter of what is free.
     logs_keep_s : ranks' logs of apps that were over for longer are dropped. ``checkpoints_keep_s`` : likewise the
-        checkpoints of apps that completed, of those below the home; None keeps them.
+        checkpoints of apps that completed, of those below the data directory; None keeps them.
     agent_s : time in which apps' own agents must answer (docs/agents.md). ``agent_misses`` : consecutive answers that may
         be missing before the service's agent takes over. ``max_agents`` : most connected agents.
     containment : how a gang's processes are held together (``machines.agent.means.find``); ``auto`` is the strongest way
@@ -117,7 +118,7 @@ class Config:
     max_message_bytes, max_jobs, max_apps, max_apps_per_user : limits of a call, of jobs in an app, of active apps.
     max_submissions : of one user in an hour.
     max_bundle_bytes : of the files that a job is sent with. ``bundles_quota_bytes`` : of all bundles together.
-    bundles_keep_s : a bundle that no live app needs is dropped when it was not used for so long.
+    bundles_keep_s : a bundle that no live app needs is dropped when it was not used for this long.
     copy_checkpoints : those of a fleet's jobs that name no place are copied through the service. ``max_copy_bytes`` : of one job's
         checkpoints and outputs; ``copies_quota_bytes`` : of all; ``copies_keep_s`` : after the end of the app, and its last use.
     node_cache_bytes : of the bundles and environments that a machine keeps; those in use may exceed it.
@@ -296,7 +297,7 @@ class Config:
         return out
 
     def tariff(self) -> AccountingSet:
-        """How GPU time is charged, as an event for the log."""
+        """The tariff of GPU time, as an event for the log."""
         return AccountingSet(
             prices=tuple(sorted(self.prices.items())),
             currency=self.currency,

@@ -25,9 +25,9 @@ from themis.machines.engines.disks import limit_of, size_words
 from themis.model.units import Seconds
 
 EVERY_S, REST = 60.0, 20.0
-"""Seconds between two measurements: at least, and as a multiple of what the last one took."""
+"""Seconds between two measurements: the minimum, and as a multiple of the last one's duration."""
 PAUSE, PAUSE_S = 1000, 0.002
-"""After so many folder entries other threads have a moment."""
+"""Folder entries between pauses that let other threads run, and seconds of a pause."""
 JOB, OF_JOB = re.compile(r"job(\d{1,18})"), re.compile(r"job(\d{1,18})-attempt\d+")
 
 
@@ -46,7 +46,7 @@ class DiskUsage:
     at_rest: Mapping[str, int] = field(default_factory=dict)
 
     def most(self, count: int = 3) -> str:
-        """The users who have most, in words; empty where nobody has anything."""
+        """The users with the largest usage, in words; empty if nothing is used."""
         first = sorted(((size, user) for user, size in self.users.items() if size), reverse=True)[:count]
         return ", ".join(f"{user} has {size_words(size)}" for size, user in first)
 
@@ -56,7 +56,7 @@ def usage_of(home: Path, running: Collection[int] = ()) -> DiskUsage:
 
     Raises
     ------
-    OSError : there is none. sqlite3.Error : its journal, or its table of copies, cannot be read.
+    OSError : it does not exist. sqlite3.Error : its journal, or its table of copies, cannot be read.
     """
     free, size, _ = SYSTEM.disk(home)
     users, rest = dict[str, int](), dict[str, int]()
@@ -141,7 +141,7 @@ class DiskWatch:
         self.at = max(self.at, now + REST * (time.monotonic() - began))
 
     def rest(self) -> tuple[str, Mapping[str, int]]:
-        """The directory's disk, and what each user has there besides jobs that run."""
+        """The directory's disk, and each user's bytes there apart from running jobs."""
         return ("", {}) if self.found is None else (disk_id(self.home), self.found.at_rest)
 
     def admit(self, user: str, size: int, instead: int = 0) -> None:

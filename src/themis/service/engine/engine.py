@@ -1,12 +1,12 @@
-"""The core under a journal: every event is written down, with what the core makes of it, before anything is done.
+"""The core with a journal: every event and the commands that follow from it are written before anything is done.
 
 Time is given by the caller. The engine answers ``Wake`` at the instants that the core asked for. Each is delivered at the
 very instant that was asked for, however late the caller comes, except after a restart: what became due while no caller was
 there is settled at the time of the restart, once, not for every lease that passed meanwhile.
 
-A decision goes its own way, while events come in: apps' agents say their rho, the policy runs, agents bid, the policy runs
-again; only its answer is written down, and the bids of others that went into it. Without a ``solver`` and agents all of
-that happens at the same instant, as in the simulator; so one sequence of events gives the same commands in both.
+A decision runs concurrently with incoming events: apps' agents say their rho, the policy runs, agents bid, the policy
+runs again; only its answer is written down, and the bids of others that went into it. Without a ``solver`` and agents
+all of that happens at the same instant, as in the simulator; so one sequence of events gives the same commands in both.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Engine(Driver):
     tallies: Tallies = field(default_factory=Tallies)
     wakes: list[Seconds] = field(default_factory=list)
     not_before: Seconds = 0.0
-    """Wakes that were due earlier are delivered now: they fell into the time when no arbiter ran."""
+    """Deliver overdue wake-ups now: they were due while no arbiter ran."""
     problem: str = ""
     """Why the policy made no decision when it was asked last."""
     grants: dict[int, Grant] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Engine(Driver):
     revokes: dict[int, Revoke] = field(default_factory=dict)
     """Each job's last revocation."""
     started: set[int] = field(default_factory=set)
-    """Jobs whose last grant is known to train."""
+    """Jobs whose last grant is known to have started."""
     saved: dict[int, float] = field(default_factory=dict)
     """Steps with which each job's next attempt begins, as last reported."""
     out: list[Command] = field(default_factory=list)
@@ -97,9 +97,9 @@ class Engine(Driver):
     # ---- live -----------------------------------------------------------------------------------------------------
 
     def feed(self, event: Event, now: Seconds) -> None:
-        """As ``Driver.feed``; notes whose an error is."""
+        """Same as ``Driver.feed``; records the cause of an error."""
         try:
-            # The clock first, and apart: what goes wrong there is not the event's.
+            # Advance the clock first and separately: an error there is not the event's.
             if type(event) is not BidsCollected and not (
                 type(event) is Allocated and isinstance(event.solved.answer, Ask)
             ):
@@ -151,14 +151,14 @@ class Engine(Driver):
 
     @property
     def next_wake(self) -> Seconds | None:
-        """When ``advance`` or ``check_decision`` has something to do."""
+        """Time at which ``advance`` or ``check_decision`` has something to do."""
         due = [*self.wakes[:1], *([self.desk.due] if self.desk is not None and self.desk.due is not None else [])]
         return min(due, default=None)
 
     # ---- the decision under way ------------------------------------------------------------------------------------
 
     def check_decision(self, now: Seconds) -> None:
-        """See to the decision under way: a window of the agents that is over, a solver that will not answer."""
+        """Check the pending decision: an expired window of the agents, or a solver that does not answer."""
         decision = self.decision
         if decision is None:
             self.resume(now)  # the arbiter before this one did not live to see its answer

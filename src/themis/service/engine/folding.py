@@ -1,4 +1,4 @@
-"""The state from the journal alone: its events again, its allocations as they were, its commands compared.
+"""The state from the journal alone: events replayed, allocations as recorded, commands compared.
 
 The live service and a fold take the same steps on the same bytes, so every command is drawn again to the last bit
 ([decision 17](docs/decisions/0017-journals-fold-exactly.md)). Records that were written where floats may be rounded otherwise,
@@ -48,7 +48,7 @@ class Unfolded(Differs):
 
     Attributes
     ----------
-    owner : the app or the machine of the record; None where it has none that could be quarantined. ``error`` : the core's.
+    owner : the app or the machine of the record; None if there is none to quarantine. ``error`` : the core's.
     """
 
     def __init__(self, number: int, sentence: str, owner: Owner | None, error: Exception) -> None:
@@ -222,7 +222,7 @@ def fold(
 
 
 def _quarantinable(record: Event, state: State) -> Owner | None:
-    """The owner of a record, where it is an app or a machine that there is."""
+    """The owner of a record, if it is a known app or machine."""
     owner = owner_of(record, state)
     if owner is None or owner.kind not in ("app", "machine"):
         return None

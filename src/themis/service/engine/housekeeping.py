@@ -1,4 +1,4 @@
-"""Housekeeping in each transaction besides scheduling: failures and waits after them, walltimes, dependencies, quotas, drains.
+"""Housekeeping in each transaction besides scheduling: failures and backoff, walltimes, dependencies, quotas, drains.
 
 All of it ends in events for the core, so a restart folds it from the journal. Called in the arbiter's thread, within its
 transactions.
@@ -58,23 +58,23 @@ class Housekeeping:
         self.walltime: dict[int, Seconds] = {}
         """Most seconds of each job that has such a limit."""
         self.until: dict[int, Seconds] = {}
-        """When the walltime of a job that runs is used up."""
+        """Time at which a running job's walltime is used up."""
         self.idle: dict[int, tuple[GangIdle, Seconds]] = {}
         """Jobs that were warned of idle GPUs: the last report and when it came."""
         self.intrusions: dict[tuple[int, int], GangIntrudes] = {}
         """Gangs on GPUs that they do not hold, by job and machine."""
         self.over_quota: dict[int, str] = {}
-        """Jobs whose users have more on a disk than their quota, in words."""
+        """Jobs whose users exceed their disk quota, in words."""
         self.lost: set[int] = set()
-        """Machines whose lease lapsed, whether or not they are drained."""
+        """Machines with lapsed leases, drained or not."""
         self.check_dependencies = True
-        """An app ended, or the arbiter starts: apps that wait for others may go on."""
+        """An app ended, or the arbiter starts: apps that wait for others may continue."""
         for entry in self.journal.apps("ended IS NULL"):
             self.entered(entry)
         # A job without an arbiter ends with its machine's lease: longer than that nothing ran meanwhile.
         idle = max(now - self.journal.last()[1] - config.node_lease_s, 0.0)
         for job in sorted(engine.started & self.walltime.keys() & self.state.occupied.keys()):
-            # Its lease began when its gang was about to start; the journal may not reach back so far.
+            # Its lease began just before its gang's start; the journal may not reach that far back.
             self._began(job, float(self.state.jobs.since[job]) + idle)
 
     def go_back(self, config: Config) -> None:
@@ -121,7 +121,7 @@ class Housekeeping:
                 pass
 
     def idle_gpus(self, idle: GangIdle, now: Seconds) -> None:
-        """A gang's GPUs did nothing: charge it, warn, and cancel the app where the settings say so."""
+        """Charge a gang for idle GPUs, warn, and cancel the app if the settings require it."""
         accounts, s = self.engine.books.accounts, self.state
         lease = accounts.leases.held.get(idle.job) if accounts is not None else None
         if lease is None or lease.attempt != idle.attempt or not s.apps.active[idle.app]:
@@ -159,7 +159,7 @@ class Housekeeping:
         )
 
     def intrusion_warning(self, app: int) -> str:
-        """Which GPUs an app uses that it does not hold, in words; empty if none."""
+        """GPUs that an app uses without holding them, in words; empty if none."""
         own = [found for _, found in sorted(self.intrusions.items()) if found.app == app]
         return "; ".join(sentence for found in own for sentence in intrusion_words(self.state, found))
 
@@ -171,7 +171,7 @@ class Housekeeping:
             self.over_quota.pop(item.job, None)
 
     def disk_warning(self, app: int) -> str:
-        """How far an app's user is over the quota of a disk, in words; empty if not."""
+        """Excess of an app's user over a disk quota, in words; empty without excess."""
         return "; ".join(
             sorted({self.over_quota[j] for j in self.state.app_jobs(app).tolist() if j in self.over_quota})
         )
@@ -184,7 +184,7 @@ class Housekeeping:
         self.engine.feed(AppHeld(app=end.app), now)
 
     def idle_warning(self, app: int, now: Seconds) -> str:
-        """Which GPUs of an app did nothing for longer than ``idle_warn_s``, in words; empty if none."""
+        """GPUs of an app that were idle for longer than ``idle_warn_s``, in words; empty if none."""
         jobs = {job for job in self.state.app_jobs(app).tolist() if job in self.state.job_gpus}
         return "; ".join(self._idle_words(*self.idle[job], now) for job in sorted(jobs & self.idle.keys()))
 
@@ -206,7 +206,7 @@ class Housekeeping:
         entry = self.journal.apps("app = ?", end.app)[0]
         failures = self.journal.failures(end.job)
         if end.cause == ABSENT and self.config.engine == "local":
-            # All machines are this one, so there is none where another attempt would find it. Nodes of an engine differ.
+            # All machines are this host, so no other one would help the next attempt. Nodes of an engine differ.
             self._give_up(end.job, "failed", f"cannot be started: {end.message}", now)
             return
         if failures > entry.retries:
@@ -240,7 +240,7 @@ class Housekeeping:
 
     @property
     def due(self) -> Seconds | None:
-        """When ``run`` has something to do."""
+        """Time at which ``run`` has something to do."""
         budgets = () if self.budgets.due is None else (self.budgets.due,)
         return min((*self.until.values(), *self.state.draining.values(), *budgets), default=None)
 
@@ -303,7 +303,7 @@ class Housekeeping:
             )
 
     def quotas(self, users: Iterable[str], now: Seconds) -> None:
-        """Send the core the quotas of these users where the settings differ from what it has."""
+        """Send the core these users' quotas where the settings differ from the core's."""
         known, config = self.state.quotas, self.config
         wanted = {
             name: (tuple(sorted(members)), gpus)
@@ -324,7 +324,7 @@ class Housekeeping:
         self.budgets.change(config)
 
     def all_quotas(self, now: Seconds) -> None:
-        """After a start: the unit of fairness may be another one, quotas may have come, gone or changed."""
+        """After a start: update the unit of fairness and all quotas, which may have been added, removed or changed."""
         state, config = self.state, self.config
         fairness = config.fairness()
         if (state.between, state.groups) != (fairness.between, groups_of(fairness)):
@@ -335,7 +335,7 @@ class Housekeeping:
         self.quotas(sorted(state.users), now)
 
     def set_tariff(self, now: Seconds) -> None:
-        """Record how GPU time is charged from now on, where the settings differ from what was recorded."""
+        """Record the tariff of GPU time from now on, where the settings differ from the record."""
         accounts = self.engine.books.accounts
         if accounts is not None and accounts.tariff != self.config.tariff():
             self.engine.feed(self.config.tariff(), now)

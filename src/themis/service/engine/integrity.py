@@ -1,4 +1,4 @@
-"""Whether a journal is whole: its file, its chain of records, its other rows, and that nothing is missing at its end.
+"""True if a journal is whole: its file, its chain of records, its other rows, and that nothing is missing at its end.
 
 The home keeps a trace of the last record outside the journal, in ``journal.head``: SQLite drops what follows a damaged place in
 its write-ahead log without a word, and what was cut off at the end leaves a chain that is whole.
@@ -36,7 +36,7 @@ class Damaged(InputError):
 
 
 def verify(db: sqlite3.Connection, path: Path, *, ends: bool = True) -> None:
-    """Read all of a journal. ``ends`` : also whether it ends where it should; False while somebody writes it.
+    """Read all of a journal. ``ends`` : also check its end; False while a service writes it.
 
     Raises
     ------
@@ -111,7 +111,7 @@ def read_spelled(text: str) -> tuple[int, bytes] | None:
 
 
 def trace_path(journal: Path) -> Path:
-    """Where a data directory keeps the number and digest of its journal's last record."""
+    """Path of the number and digest of the last record of a data directory's journal."""
     return journal.with_name("journal.head")
 
 
@@ -128,7 +128,7 @@ def leave_trace(journal: Path, number: int, digest: bytes) -> None:
 
 
 def read_trace(journal: Path) -> tuple[int, bytes] | None:
-    """Number and digest of the last record that this service wrote; None where there is no trace, or a damaged one."""
+    """Number and digest of the last record that this service wrote; None if the trace is missing or damaged."""
     try:
         text = trace_path(journal).read_text(errors="replace")
     except FileNotFoundError:
@@ -140,11 +140,11 @@ def read_trace(journal: Path) -> tuple[int, bytes] | None:
 
 
 def check_there(journal: Path) -> bool:
-    """Whether a journal is to be begun.
+    """True if a journal is to be begun.
 
     Raises
     ------
-    InputError : there is none, or it is empty, but the home had one.
+    InputError : the journal is missing or empty, but the data directory had one.
     """
     fresh = not journal.exists() or journal.stat().st_size == 0
     if fresh and (trace := trace_of_a_journal(journal)):
@@ -157,7 +157,7 @@ def check_there(journal: Path) -> bool:
 
 
 def trace_of_a_journal(journal: Path) -> str:
-    """The name of something in a data directory that only a service with a journal leaves there; empty where there is nothing."""
+    """Name of a file in a data directory that only a service with a journal leaves there; empty without one."""
     home = journal.parent
     write_ahead = Path(f"{journal}-wal")
     if trace_path(journal).exists():

@@ -1,4 +1,4 @@
-"""The journal: the event log in SQLite, with what the core does not know about apps.
+"""The journal: the event log in SQLite, with facts about apps that the core does not have.
 
     meta       the schema's version, when the arbiter's time began
     records    the log's lines in order (``themis.model.log``), and ``Wake`` with its time, which a file leaves out
@@ -76,7 +76,7 @@ CREATE INDEX run_ids_of_app ON run_ids (app);
 CREATE INDEX open_apps ON apps (app) WHERE ended IS NULL;
 CREATE INDEX apps_of_user ON apps (user, submitted);
 """
-"""As of ``SCHEMA``."""
+"""Tables as of ``SCHEMA``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ class Entry:
     submitted: Seconds
     retries: int
     programs: tuple[Program, ...]
-    """By the job's position in the app."""
+    """Programs by the job's position in the app."""
     reason: str = ""
     outcome: str = ""
     ended: Seconds | None = None
@@ -117,10 +117,10 @@ class Entry:
 
 
 class Journal(Records):
-    """The journal of one arbiter; the caller sees to it that there is only one."""
+    """Journal of one arbiter; the caller ensures that there is only one arbiter."""
 
     def __init__(self, path: Path, connect: Callable[..., sqlite3.Connection] = sqlite3.connect) -> None:
-        """Open the journal, making it where there is none; ``connect`` as ``sqlite3.connect``.
+        """Open the journal and create it if it is missing; ``connect`` as ``sqlite3.connect``.
 
         Raises
         ------
@@ -183,7 +183,7 @@ class Journal(Records):
         )
 
     def apps(self, where: str = "1", *values: object, last: int = -1, programs: bool = True) -> list[Entry]:
-        """Apps for which an SQL condition on their columns holds, in order of their numbers; the ``last`` of them alone.
+        """Apps that meet an SQL condition on their columns, in order of their numbers; only the ``last`` of them.
 
         ``programs`` : False gives that of each app's first job alone; to read all takes most of the time.
         """
@@ -212,7 +212,7 @@ class Journal(Records):
         ]
 
     def has_app(self, name: str) -> bool:
-        """Whether an app has, or had, this name."""
+        """True if an app has, or had, this name."""
         return self.db.execute("SELECT 1 FROM apps WHERE name = ?", (name,)).fetchone() is not None
 
     def app_of(self, user: str, ref: str) -> int | None:
@@ -248,7 +248,7 @@ class Journal(Records):
         return self.db.execute("SELECT app, ended, outcome FROM apps WHERE ended <= ?", (by,)).fetchall()
 
     def add_attempt(self, time: Seconds, end: AttemptEnded) -> None:
-        """How an attempt ended; what is reported again after a restart counts once."""
+        """Record the ending of an attempt; a repeated report after a restart counts once."""
         self.write(
             "INSERT OR IGNORE INTO attempts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
@@ -297,7 +297,7 @@ class Journal(Records):
         return int(row[0])
 
     def seconds(self, job: int) -> Seconds:
-        """How long a job ran in the attempts that are over."""
+        """Seconds that a job ran in its finished attempts."""
         row = self.db.execute("SELECT coalesce(sum(seconds), 0) FROM attempts WHERE job = ?", (job,)).fetchone()
         return float(row[0])
 
@@ -314,14 +314,14 @@ class Journal(Records):
         return list(rows)
 
     def ran(self, first: int, last: int) -> list[tuple[int, Seconds]]:
-        """(job, seconds) of consecutive jobs: how long each ran in the attempts that are over."""
+        """(job, seconds) of consecutive jobs: run time of each in its finished attempts."""
         rows = self.db.execute(
             "SELECT job, sum(seconds) FROM attempts WHERE job BETWEEN ? AND ? GROUP BY job", (first, last)
         )
         return list(rows)
 
     def submissions(self, user: str, since: Seconds) -> int:
-        """How many apps a user has submitted since then."""
+        """Number of apps that a user has submitted since then."""
         row = self.db.execute("SELECT count(*) FROM apps WHERE user = ? AND submitted > ?", (user, since)).fetchone()
         return int(row[0])
 
@@ -336,7 +336,7 @@ class Journal(Records):
     # ---- machines -------------------------------------------------------------------------------------------------
 
     def drained(self) -> set[str]:
-        """Names of the machines that somebody took out of service."""
+        """Names of the machines that an administrator took out of service."""
         return {name for (name,) in self.db.execute("SELECT name FROM nodes WHERE drained")}
 
     def set_drained(self, name: str, drained: bool) -> None:
@@ -345,7 +345,7 @@ class Journal(Records):
 
 
 def number_of(ref: str) -> int:
-    """The app's number that a text is; -1 if it is none."""
+    """Number of the app that a text names; -1 if it is none."""
     return int(ref) if ref.isascii() and ref.isdecimal() and len(ref) < 10 else -1
 
 

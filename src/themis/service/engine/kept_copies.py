@@ -1,4 +1,4 @@
-"""The journal of a data directory, for whoever reads it outside the arbiter's thread: a copy of the file."""
+"""The journal of a data directory for readers outside the arbiter's thread: a copy of the file."""
 
 from __future__ import annotations
 

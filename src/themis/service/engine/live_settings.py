@@ -60,7 +60,7 @@ class LiveSettings:
 
     @property
     def mark(self) -> tuple[Config, Config, list[str]]:
-        """For ``go_back``: what a transaction may change, besides the journal and the core."""
+        """State for ``go_back``: what a transaction may change, besides the journal and the core."""
         return self.config, self.given, self.starting
 
     def go_back(self, mark: tuple[Config, Config, list[str]]) -> None:
@@ -70,7 +70,7 @@ class LiveSettings:
         self._limits(self.config)
 
     def _limits(self, config: Config) -> None:
-        """Tell agents and the solver how long they may take."""
+        """Apply the time limits to agents and the solver."""
         if self.engine.desk is not None:
             self.engine.desk.answer_s, self.engine.desk.misses = config.agent_s, config.agent_misses
         if self.engine.solver is not None:
@@ -102,13 +102,13 @@ class LiveSettings:
         )
 
     def resume(self, start: Start) -> Config:
-        """Go on with the settings in force; returns those that this start wants, which are checked."""
+        """Continue with the settings in force; returns those that this start requests, after a check."""
         before = given_before(self.engine, start)
         changed = self.engine.core.state.changed
         in_force = before | {
             name: value for name, (value, _, _) in changed.items() if name not in setting_changes.RESTART
         }
-        # Members, prices and budgets that this start gives first are changes, not yet in force.
+        # Members, prices and budgets that this start gives for the first time are changes, not yet in force.
         lasting = {*setting_changes.PLAIN, *setting_changes.MACHINES}
         new = {name: None for name in setting_changes.values_of(start.config) if name not in lasting}
         self.config = setting_changes.with_values(start.config, new | in_force)
@@ -117,7 +117,7 @@ class LiveSettings:
         return wanted
 
     def _merge(self, before: setting_changes.Values, given: Config) -> tuple[Config, list[str]]:
-        """Settings in force with what is given otherwise than ``before``, and a sentence on each that stays nevertheless."""
+        """Settings in force merged with those that differ from ``before``, and a sentence on each that stays."""
         in_force, out = setting_changes.values_of(self.config), []
         new, left = setting_changes.merged(before, in_force, setting_changes.values_of(given))
         for name, value in left.items():
@@ -214,7 +214,7 @@ class LiveSettings:
                     out.append(self._resize(record))
             self.engine.feed(record, now)
             if back != NONE:
-                # What ran there before it was removed may not have ended: its agent says so before it returns.
+                # Gangs from before the removal may still run: the agent reports them before the machine returns.
                 self._housekeeping.reachable(MachineFailed(machine=back), now)
         return out
 
@@ -228,7 +228,7 @@ class LiveSettings:
             self.carry_out(setting_changes.back_again(state, n, machine), now)
 
     def reload(self, given: Config, user: str, now: Seconds) -> list[str]:
-        """Take on what differs from what the service was started with, or reloaded the last time; as ``change``."""
+        """Apply what differs from the settings at the service's start or last reload; same as ``change``."""
         before = setting_changes.values_of(self.given)
         wanted, left = self._merge(before, given)
         out = self.change(lambda _: wanted, user, now)

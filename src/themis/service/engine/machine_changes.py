@@ -19,7 +19,7 @@ _BARE = re.compile(r"[^A-Za-z0-9.-]+")
 
 
 def find_hosts(config: Config) -> tuple[Host, ...]:
-    """Every machine of the configuration, each with an agent on this one.
+    """All machines of the configuration, each with an agent on this one.
 
     Raises
     ------
@@ -36,7 +36,7 @@ def find_hosts(config: Config) -> tuple[Host, ...]:
     found = [(device, config.gpu_names.get(kind, kind)) for device, kind in found]
     types = {kind for _, kind in found}
     if len(types) > 1:
-        # One machine has one type in the core's model; each type becomes a machine of its own at the same address.
+        # One machine has one type in the core's model; each type becomes a separate machine at the same address.
         return tuple(_host(f"{host_name()}-{kind}", [g for g in found if g[1] == kind]) for kind in sorted(types))
     return (_host(host_name(), found),)
 

@@ -1,4 +1,4 @@
-"""Messages to apps' own agents after a decision is on disk: what they won, and every lease of their jobs."""
+"""Messages to apps' own agents after a decision is on disk: their winnings, and all leases of their jobs."""
 
 from __future__ import annotations
 

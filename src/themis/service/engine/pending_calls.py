@@ -56,8 +56,8 @@ class Call:
                 raise  # what was written is taken back, and the caller gets this answer
             return partial(self.reply.set_exception, error)
         except Exception as error:
-            # Whatever changes the core is written down before. So a bug in the checks of a submission is its sender's alone too.
-            # A disk that is full at the first statement has changed nothing, and yet ended the transaction.
+            # Changes of the core are written first, so a bug in the checks of a submission affects its sender only. A
+            # disk that is full at the first statement has changed nothing, and yet ended the transaction.
             if isinstance(error, NoRoom):
                 self.fail(error)
                 raise

@@ -29,7 +29,7 @@ def of_journal(
     book: ProfileBook = DEFAULT_BOOK,
     state: Dump | None = None,
 ) -> Present:
-    """Where a what-if of a journal begins.
+    """Start of a what-if on a journal.
 
     Parameters
     ----------

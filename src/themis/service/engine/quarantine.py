@@ -60,7 +60,7 @@ _SHELL = frozenset(("Wake", "BidsCollected", "Compacted", "Header"))
 
 
 def blame(error: Exception, owner: Owner | None) -> None:
-    """Note whose an error is, unless a function further inside has; None: not known here."""
+    """Record the party that caused an error, unless a function further inside has; None: unknown here."""
     if owner is not None and not hasattr(error, "owner"):
         error.owner = owner  # type: ignore[attr-defined]
 
@@ -162,7 +162,7 @@ class Quarantine:
             )
 
     def out(self, owner: Owner, state: State) -> bool:
-        """Whether an app or a machine takes no part, or is about to take none."""
+        """True if an app or a machine takes no part, or is about to take none."""
         if owner in self.ignored or any(fault.owner == owner for fault in self.waiting):
             return True
         if owner.kind == "app":

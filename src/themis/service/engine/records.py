@@ -39,7 +39,7 @@ class Records(Transactions):
         self.head = self._head = (0, chain.BEGIN)
         """Number and digest of the last record, as written in this transaction, and as on disk."""
         self.last_writes: Callable[[], None] = lambda: None
-        """Writes what a transaction adds up to; called before each commit."""
+        """Writes the totals of a transaction; called before each commit."""
 
     # ---- meta and records -----------------------------------------------------------------------------------------
 
@@ -53,7 +53,7 @@ class Records(Transactions):
         self.write("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
 
     def append(self, time: Seconds, record: Record) -> bytes:
-        """A record of the log, or a ``Wake``; machinery is passed over. Returns its line, empty where there is none."""
+        """Append a record of the log, or a ``Wake``; machinery is skipped. Returns its line, empty if skipped."""
         if isinstance(record, Wake):
             self._append(time, "Wake", b"")
         elif is_record(record):
@@ -89,7 +89,7 @@ class Records(Transactions):
         integrity.verify(self.db, self.path)
 
     def records(self, after: int = 0) -> Iterator[tuple[Seconds, Record]]:
-        """Every record after a number in order, ``Wake`` included; raises as ``numbered`` does."""
+        """All records after a number in order, ``Wake`` included; raises as ``numbered`` does."""
         return ((time, record) for _, time, record in self.numbered(after))
 
     def numbered(self, after: int = 0) -> Iterator[tuple[int, Seconds, Record]]:
@@ -116,7 +116,7 @@ class Records(Transactions):
         ]
 
     def last(self) -> tuple[int, Seconds]:
-        """Number and time of the last record; zeros where there is none."""
+        """Number and time of the last record; zeros if there is none."""
         row = self.db.execute("SELECT number, t FROM records ORDER BY number DESC LIMIT 1").fetchone()
         return (int(row[0]), float(row[1])) if row else (0, 0.0)
 
@@ -155,7 +155,7 @@ class Records(Transactions):
         return int(self.meta("exact_after") or 0)
 
     def compare_exactly(self) -> None:
-        """From here on every record must be what a fold of those before gives, to the last bit."""
+        """From here on every record must equal a fold of those before, to the last bit."""
         if self.meta("arithmetic") != arithmetic():
             self.set_meta("exact_after", str(self.last()[0]))
             self.set_meta("arithmetic", arithmetic())
@@ -170,7 +170,7 @@ class Records(Transactions):
         )
 
     def snapshot_number(self) -> int:
-        """Number of the record that the last snapshot was taken after; 0 if there is none."""
+        """Number of the last record before the latest snapshot; 0 if there is none."""
         return int(self.db.execute("SELECT coalesce(max(number), 0) FROM checkpoints").fetchone()[0])
 
     def snapshot(self, upto: int | None = None) -> tuple[int, bytes] | None:

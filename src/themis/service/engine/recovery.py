@@ -1,4 +1,4 @@
-"""How an arbiter begins, and how it goes on after it ended or was killed.
+"""Start of an arbiter, and recovery after its predecessor ended or was killed.
 
 It folds its journal, hands the executor every gang that may still hold GPUs, and repeats the revocations of those that should
 stop. The executor then reports what runs; jobs of gangs that are gone wait for another lease.
@@ -140,7 +140,7 @@ def book_of(journal: Journal, header: Header, book: ProfileBook) -> ProfileBook:
 
 
 def header_of(journal: Journal) -> Header:
-    """The first record; raises InputError where it is none."""
+    """The first record; raises InputError if it is no header."""
     _, header = next(journal.records(), (0.0, None))
     if not isinstance(header, Header):
         raise InputError(f"{journal.path} begins with a {type(header).__name__}, expected a Header.")

@@ -106,7 +106,7 @@ def _problem(copy: Path, book: ProfileBook) -> str:
 
 
 def _rebuild(found: Salvage, old: Path, draft: Path, book: ProfileBook, machines: Sequence[Machine]) -> list[str]:
-    """Make the new journal; returns what there is to say."""
+    """Make the new journal; returns its notes."""
     whole = {row[0]: row for row, good in found.records if good}
     snapshots = [int(row["number"]) for row in found.tables.get("checkpoints", ())]
     bases = sorted(((_reach(base, whole), -base) for base in (0, *snapshots)), reverse=True)
@@ -181,7 +181,7 @@ def _write(found: Salvage, draft: Path, whole: dict[int, chain.Row], base: int, 
 def _go_on(
     found: Salvage, engine: Engine, old: Path, base: int, end: int, tail: list[chain.Row], machines: Sequence[Machine]
 ) -> list[str]:
-    """Bring the state up to what is known of the time after the last good record; returns what there is to say."""
+    """Bring the state up to what is known of the time after the last good record; returns its notes."""
     journal, state = engine.journal, engine.core.state
     lost = found.known - end
     holes = base - sum(row[0] <= base for row, good in found.records if good)
@@ -207,7 +207,7 @@ def _go_on(
     ends = {record.app: (at, record) for at, record in journal.records() if isinstance(record, AppFinished)}
     with journal.transaction():
         _books_again(found, engine, whole=not base and not lost)
-        # Where nothing is lost that the state depends on, it goes on as if nothing had happened.
+        # If nothing that the state depends on is lost, the service continues as if nothing had happened.
         if lost or apps_bad:
             engine.feed(JournalRepaired(lost=lost, attempts=tuple(sorted(attempts.items()))), now)
         for machine in _machines_again(state, end, machines, late):
@@ -256,13 +256,13 @@ def _books_again(found: Salvage, engine: Engine, *, whole: bool) -> None:
         journal.write("DELETE FROM meta WHERE name = ?", (DONE,))
         found.bad = [row for row in found.bad if row[0] not in ("leases", "usage")]
     elif damaged:
-        # What is left is all that is known; folding the records that are left would charge them twice.
+        # Keep the surviving rows: folding the surviving records would charge them twice.
         journal.set_meta(DONE, "1")
     engine.books.open(engine.core.state, [grant for grant, _, _ in engine.held()])
 
 
 def _machines_again(state: State, end: int, machines: Sequence[Machine], late: Sequence[object]) -> list[Machine]:
-    """Machines whose records are lost, in order: apps that need them would fit nowhere, and the service would be refused."""
+    """Machines with lost records, in order: without them, apps that need them would fit nowhere and block the start."""
     known = {machine.name for machine in state.machines}
     if not machines:
         # Each with the first of its records; what changed since, a node says when it introduces itself.
@@ -306,7 +306,7 @@ def _bring_back(
     lists: tuple[list[str], list[str], list[str]],
     end: tuple[Seconds, AppFinished] | None,
 ) -> None:
-    """See to it that one app is in the state and in the list of apps, as far as it is known."""
+    """Restore one app in the state and in the list of apps, as far as it is known."""
     journal, state = engine.journal, engine.core.state
     again, gone, over = lists
     if number >= state.apps.size:
@@ -366,7 +366,7 @@ def _bring_back(
 
 
 def _stand_in(number: int, entry: Entry | None, now: Seconds) -> App:
-    """In place of an app whose submission cannot be read, so that those after it keep their numbers and their jobs'."""
+    """Placeholder for an app with an unreadable submission, so that later apps keep their numbers and their jobs'."""
     jobs = tuple(
         Job(name=f"job{i}", model=GENERIC, regimes=(Regime(steps=1.0),))
         for i in range(len(entry.programs) if entry else 1)

@@ -104,7 +104,7 @@ def _salvage_table(db: sqlite3.Connection, table: str, seals: dict[tuple[str, st
 
 
 def _rows(db: sqlite3.Connection, table: str, order: str, columns: str) -> list[Sequence[object]]:
-    """All rows that can be read, from both ends where there is a hole."""
+    """All rows that can be read, from both ends of a hole."""
     out: list[Sequence[object]] = []
     try:
         out.extend(db.execute(f"SELECT {columns} FROM {table} ORDER BY {order}"))

@@ -1,7 +1,8 @@
 """Settings that a running service takes on: as values by name, what differs between two, and what follows for the core.
 
-A ``Config`` is how a service is set; ``values_of`` spells it as people do, a name for each thing that can change by itself
-(``lease``, ``users.ann.weight``), and ``with_values`` reads it back. Values are what JSON holds, for the journal keeps them.
+A ``Config`` is how a service is set; ``values_of`` spells it in the form of the settings file, a name for each thing
+that can change by itself (``lease``, ``users.ann.weight``), and ``with_values`` reads it back. Values are what JSON
+holds, for the journal keeps them.
 
 Three of them meet when a service starts (``merged``): what the start before was given, what is in force, and what this start is
 given. What is given as before stays as it is in force, so that a change by ``themis set`` outlives the next start.
@@ -70,7 +71,7 @@ PLAIN: Mapping[str, str] = MappingProxyType(
 )
 """Settings of one value each that can change while the service runs: name -> field of ``Config``."""
 MACHINES = ("gpus", "machines")
-"""Which GPUs there are; the two are one choice."""
+"""Settings of the machines' GPUs; the two exclude each other."""
 BUDGET = ("hard", "soft", "of", "per")
 """Fields of a ``Budget``, each a setting: ``users.ann.budget.hard``."""
 NAMED = (
@@ -85,7 +86,7 @@ NAMED = (
     "others_budget",
     "prices",
 )
-"""Fields of ``Config`` whose settings ``values_of`` makes: one for each machine, user, group or GPU type, or several."""
+"""Fields of ``Config`` with several settings in ``values_of``: one for each machine, user, group or GPU type."""
 RESTART: Mapping[str, str] = MappingProxyType(
     {
         name.removesuffix("_s"): name
@@ -142,7 +143,7 @@ RESTART: Mapping[str, str] = MappingProxyType(
 
 
 def values_of(config: Config) -> dict[str, Any]:
-    """Every setting that can change, by name."""
+    """All settings that can change, by name."""
     out: dict[str, Any] = {name: getattr(config, field) for name, field in PLAIN.items()}
     out["gpus"] = config.gpus
     out["machines"] = None
@@ -167,7 +168,7 @@ def _budget_values(at: str, budget: Budget | None) -> dict[str, Any]:
 
 
 def _budget(values: Values, at: str) -> Budget | None:
-    """The budget that these values have there; None where there is none."""
+    """The budget that these values have there; None if there is none."""
     given = {name: value for name in BUDGET if (value := values.get(f"{at}budget.{name}")) is not None}
     return Budget(**given) if given else None
 
@@ -225,7 +226,7 @@ def member_of(rest: str) -> tuple[str, str]:
 
 
 def differing(before: Values, after: Values) -> dict[str, Any]:
-    """Settings that are others after than before, by name; None where there is none any more."""
+    """Settings that differ from before, by name; None for a removed one."""
     names = sorted(before.keys() | after.keys())
     out = {name: after.get(name) for name in names if before.get(name) != after.get(name)}
     if not out.keys().isdisjoint(MACHINES):
@@ -234,7 +235,7 @@ def differing(before: Values, after: Values) -> dict[str, Any]:
 
 
 def merged(given_before: Values, in_force: Values, given: Values) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(what a start changes, what it was given as before although something else is in force), by name."""
+    """(changes by a start, settings that stay because something else is in force), by name."""
     changes = differing(given_before, given)
     changes = {name: value for name, value in changes.items() if in_force.get(name) != value or name in MACHINES}
     if all(in_force.get(name) == changes.get(name) for name in MACHINES):
@@ -248,7 +249,7 @@ TIMES = frozenset(name for name, field in {**PLAIN, **RESTART}.items() if field.
 
 
 def words(name: str, value: Any) -> str:
-    """A setting's value as people write it."""
+    """A setting's value in words."""
     match value:
         case int() | float() if name in TIMES:
             return duration_words(value)
@@ -306,7 +307,7 @@ def plan(state: State, before: Config, after: Config, hosts: Sequence[Host], use
 
 
 def machines_of(config: Config, hosts: Sequence[Host]) -> list[Machine]:
-    """The machines that a configuration stands for; ``hosts`` : those found, of this machine or as they were given."""
+    """Machines of a configuration; ``hosts`` : those found, of this machine or as given."""
     if config.cluster is not None:
         return list(config.cluster.machines)
     if config.gpus:

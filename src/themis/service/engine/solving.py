@@ -113,7 +113,7 @@ class PolicySolver(Protocol):
         ...
 
     def limit(self, seconds: Seconds) -> None:
-        """Decisions take about so long at most from now on."""
+        """Set the approximate time limit of decisions from now on."""
         ...
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ class PolicySolver(Protocol):
 
 
 class WorkerSolver:
-    """A process of its own that runs the policy; it ends when this process does, however that ends.
+    """A separate process that runs the policy; it ends with this process in every case.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ class WorkerSolver:
         self._problem = ""
 
     def follow(self, policy: Policy) -> None:
-        """Run another policy from now on, in a process that has seen nothing of the old one."""
+        """Run another policy from now on, in a process without state of the old one."""
         self.policy, self._version, self._last = policy, None, None
         self._end()
 
@@ -172,13 +172,13 @@ class WorkerSolver:
             return
         assert self._worker is not None
         if task.snapshot is None and self._worker is not before:
-            task = replace(task, snapshot=self._last)  # the worker that had it is gone
+            task = replace(task, snapshot=self._last)  # the worker with this decision is gone
         ready = monotonic() if self._worker.answered else max(monotonic(), self._worker.born + START_S)
         self._until = ready + PATIENCE * self.seconds
         self._worker.inbox.put(task)
 
     def overdue(self) -> str:
-        """Whether the worker died, or takes much longer than it may; it is then ended."""
+        """True if the worker died, or takes much longer than it may; it is then ended."""
         problem, self._problem = self._problem, ""
         if problem:
             self._version = None

@@ -1,4 +1,4 @@
-"""Speeds that come with a submission, a profile of its own for each such app, and those that jobs measure as they train."""
+"""Speeds given with a submission, in a separate profile for each such app, and speeds measured in training."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ APART_S: Seconds = 60.0
 """Seconds between two changes of one kind."""
 
 FACTOR = 2.0
-"""Largest factor by which one user's jobs alone may change a speed that other users' jobs have too."""
+"""Largest factor by which one user's jobs alone may change a speed that other users' jobs share."""
 
 Kind = tuple[str, int, str, int, Locality, tuple[str, int] | None]
 """Model, batch size, GPU type, GPUs, locality and partner."""
@@ -117,8 +117,8 @@ class SpeedEstimator:
         return reports
 
     def _bounded(self, kind: Kind, rate: float, user: str) -> float:
-        """Within ``FACTOR`` of what the service was started with, or of what another user's jobs measured; 0 without either."""
-        # A pair on one GPU that was never measured is compared with the job alone.
+        """Limit a speed to ``FACTOR`` of that at the service's start or of another user's measurement; 0 without."""
+        # An unmeasured pair on one GPU is compared with the job alone.
         base = self.shipped.rate(*kind) or self.shipped.rate(*kind[:5])
         latest = self.latest.setdefault(kind, {})
         latest[user] = rate

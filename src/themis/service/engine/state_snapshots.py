@@ -1,7 +1,7 @@
 """Snapshots of the engine's whole state in the journal: a start folds only the records after the last one.
 
 A snapshot is taken when no decision is pending, so that it and the records after it give exactly the state that all records
-give from the beginning. An upgrade goes on from it too: a later version reads the snapshot, and need not repeat the
+give from the beginning. An upgrade continues from it too: a later version reads the snapshot, and need not repeat the
 decisions of the version before.
 """
 

@@ -16,7 +16,7 @@ RHOS = (0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
 
 @dataclass(slots=True)
 class Tally:
-    """How often a value was at most each edge; one thread writes.
+    """Cumulative counts of values up to each edge; one thread writes.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class Tallies:
     """Seconds that the policy took before the bids, for the pending decision."""
 
     def replied(self, answer: object, proof: Proof, seconds: Seconds, problem: str) -> None:
-        """Count what the policy said: an answer, or a question to the agents, whose time belongs to the answer."""
+        """Count the policy's reply: an answer, or a question to the agents, whose time belongs to the answer."""
         self._asked_s += seconds
         if isinstance(answer, Ask):
             return

@@ -2,7 +2,8 @@
 
 The arbiter's state in memory is ahead of what a transaction wrote, so one that fails because the disk is full cannot be taken
 back. It is kept and written again until there is room; meanwhile nothing is decided, carried out or answered, while jobs run on,
-because another thread renews machines' leases. Killed while it waits, the arbiter goes on from the transaction before.
+because another thread renews machines' leases. Killed while it waits, the arbiter continues from the transaction
+before.
 
 A reserve keeps that from happening: blocks of the write-ahead log that it has before it needs them, so that no other program can
 take them. While the disk is nearly full, submissions are refused (``low``) and everything else is written into the reserve.
@@ -42,11 +43,11 @@ log = logging.getLogger("themis.service")
 
 
 class NoRoom(ThemisError):
-    """Nothing can be written down."""
+    """The journal cannot be written."""
 
 
 class Vanished(ThemisError):
-    """The file that is written is not where its readers look."""
+    """The open file is no longer the one at the path that readers open."""
 
 
 def _file_at(path: Path) -> tuple[int, int] | None:
@@ -65,7 +66,7 @@ class Transactions:
         self._files = {path: file} if (file := _file_at(path)) is not None else {}
         """Device and number of the files that are open."""
         self.commit_s = Tally(SECONDS)
-        """How long commits took: until what was decided was on disk."""
+        """Durations of commits: until the decision was on disk."""
         self.stuck = ""
         """Why nothing can be written down at this moment; for any thread to read."""
         self.patient: Callable[[], bool] = lambda: False
@@ -73,18 +74,18 @@ class Transactions:
         self.pause: Callable[[float], None] = time.sleep
         """Waits between two tries."""
         self.reserve = 0
-        """Bytes that the write-ahead log should have, at most a quarter of what is free; 0: as many as it needs."""
+        """Bytes reserved for the write-ahead log, at most a quarter of the free ones; 0: as many as it needs."""
         self.disk: Callable[[], tuple[int, int]] = lambda: SYSTEM.disk(path.parent)[:2]
         """Bytes that are free on the journal's disk, and all bytes."""
         self._reserve_at = 0.0
         self.committed = False
-        """Whether the last transaction is on disk, also where an error came after its commit."""
+        """True if the last transaction is on disk, also where an error came after its commit."""
         self._written: list[tuple[str, Sequence[object]]] | None = None
         """Statements that the open transaction has executed so far."""
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All or nothing: what is written inside is on disk afterwards, or gone if an error came.
+        """Atomic block: its writes are on disk afterwards, or rolled back after an error.
 
         Raises
         ------
@@ -143,7 +144,7 @@ class Transactions:
         self.commit_s.add(time.perf_counter() - began)
 
     def low(self) -> str:
-        """Why submissions are refused for want of room; empty where there is room. For any thread."""
+        """Reason why submissions are refused on a full disk; empty otherwise. For any thread."""
         try:
             free, size = self.disk()
         except OSError:
@@ -191,11 +192,11 @@ class Transactions:
 
     @property
     def changes(self) -> int:
-        """How often anything was written since it was opened."""
+        """Number of writes since the file was opened."""
         return self.db.total_changes
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self.db.close()
 
     def _roll_back(self) -> None:
@@ -207,7 +208,7 @@ class Transactions:
 
         Raises
         ------
-        NoRoom : there is none, and ``patient`` says not to wait. Another error than for want of room is raised again.
+        NoRoom : the disk is full, and ``patient`` returns False. Other errors are raised again.
         """
         began, reported = time.monotonic(), -SAY_S
         while True:

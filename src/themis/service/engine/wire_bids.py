@@ -31,7 +31,7 @@ class Names:
 
 
 def names_of(state: State) -> Names:
-    """As of now."""
+    """The names as of now."""
     return Names(
         machines=[machine.name for machine in state.machines],
         racks=list(state.racks),
@@ -98,7 +98,7 @@ def read_bid(request: pb.BidRequest, asked: Terms, names: Names, rho: float) -> 
 
     Raises
     ------
-    InputError : a name that there is not, or too many rows.
+    InputError : an unknown name, or too many rows.
     """
     if len(request.rows) > ROWS:
         raise InputError(f"the bid has {len(request.rows)} rows, expected at most {ROWS}.")

@@ -1,4 +1,4 @@
-"""The settings of accounts as people write them: prices, budgets, notifications."""
+"""Settings of accounts as people write them: prices, budgets, notifications."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class BudgetText(Written):
     per: Literal["day", "week", "month", "total"] = Field(default="month", description="period of the limits (month)")
 
     def read(self) -> Budget:
-        """As the service takes it."""
+        """Convert to the value that the service takes."""
         return Budget(hard=self.hard, soft=self.soft, of=self.of, per=self.per)
 
 
@@ -78,7 +78,7 @@ class NotifyText(Written):
     )
 
     def read(self) -> Notify:
-        """As the service takes it."""
+        """Convert to the value that the service takes."""
         return Notify(
             admins=tuple(self.admins),
             users={name: tuple(urls) for name, urls in self.users.items()},

@@ -51,7 +51,7 @@ def back_up(home: Path, target: Path, *, checkpoints: bool = False) -> Copied:
 
     Raises
     ------
-    InputError : the home has no journal, the target is there already, or the journal is damaged.
+    InputError : the data directory has no journal, the target is there already, or the journal is damaged.
     """
     source = home / "journal.db"
     if not source.exists() or not source.stat().st_size:
@@ -81,7 +81,7 @@ def back_up(home: Path, target: Path, *, checkpoints: bool = False) -> Copied:
 
 
 def back_up_apart(home: Path, target: Path) -> None:
-    """As ``back_up``, by a process of its own: reading a whole journal takes seconds in which the service has other work.
+    """Same as ``back_up``, in a separate process: reading a whole journal takes seconds of computing.
 
     Raises
     ------
@@ -101,7 +101,7 @@ def restore(source: Path, home: Path) -> Copied:
 
     Raises
     ------
-    InputError : the source is no backup or is damaged, or the home has a journal, or a service that runs.
+    InputError : the source is no backup or is damaged, or the data directory has a journal or a running service.
     """
     if not (source / "journal.db").exists():
         raise InputError(f"{source} has no journal.db, so it is not a backup; name a folder that `themis backup` made.")
@@ -141,7 +141,7 @@ def _restore(source: Path, home: Path) -> Copied:
 
 
 def _private(path: Path) -> sqlite3.Connection:
-    """A database that its owner alone may read, from the first byte on."""
+    """A database that only its owner may read, from the first byte on."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     return sqlite3.connect(path)
 
@@ -182,7 +182,7 @@ def _copy(source: Path, target: Path, *, checkpoints: bool) -> tuple[str, ...]:
 
 
 def _copy_kept(source: Path, target: Path) -> None:
-    """Copies that the service keeps; one that is replaced meanwhile is left out."""
+    """Copies that the service keeps, without those that are replaced during the backup."""
     _copy_database(source / "copies.db", target / "copies.db")
     (target / "files").mkdir(mode=0o700, exist_ok=True)
     for path in (source / "files").glob("[!.]*"):

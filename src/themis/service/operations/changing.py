@@ -25,7 +25,7 @@ from themis.service.operations.service_settings import (
 from themis.yaml_text import Document
 
 NONE = ("none", "null", "~")
-"""How a limit is lifted, and a user, a group or a machine removed."""
+"""Values that lift a limit, or remove a user, a group or a machine."""
 FOUND = {"ray": "the nodes of a Ray cluster", "fleet": "the machines that join it"}
 """GPUs that the service schedules, by engine, unless they are those of this machine."""
 MEMBERS = {"users": UserText, "groups": GroupText}
@@ -36,7 +36,7 @@ def changed(config: Config, texts: Mapping[str, str]) -> Config:
 
     Raises
     ------
-    InputError : the first fault of them.
+    InputError : the first fault of the changes.
     """
     if not texts:
         raise InputError("nothing to set was given; expected KEY=VALUE, such as lease=5m.")
@@ -53,13 +53,13 @@ def changed(config: Config, texts: Mapping[str, str]) -> Config:
 
 
 def _overlap(one: str, other: str) -> bool:
-    """Whether two names set the same: ``machines.m0`` has ``machines.m0.gpus``, and ``gpus`` stands for all machines."""
+    """True if two names overlap: ``machines.m0`` has ``machines.m0.gpus``, and ``gpus`` means all machines."""
     a, b = (f"{'machines' if name == 'gpus' else name}." for name in (one, other))
     return a.startswith(b) or b.startswith(a)
 
 
 def _plain(name: str) -> str:
-    """``lease_s`` is ``lease``: a value of time has its unit."""
+    """``lease_s`` is written ``lease``: the value carries its unit."""
     bare = name.removesuffix("_s")
     return bare if bare in PLAIN or bare in RESTART else name
 
@@ -212,7 +212,7 @@ def _machine(rest: str, text: str, known: Values) -> dict[str, Any]:
     name, _, leaf = rest.rpartition(".")
     if leaf not in ("gpus", "gpu_type", "rack"):
         name, leaf = rest, ""
-    only = [{"name": host_name(), "gpus": known["gpus"]}]  # what gpus=8 stands for
+    only = [{"name": host_name(), "gpus": known["gpus"]}]  # machines of gpus=8
     before = known["machines"]["machines"] if known["machines"] else only
     machines = {machine["name"]: dict(machine) for machine in before}
     if not leaf:

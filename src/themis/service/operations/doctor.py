@@ -32,20 +32,20 @@ from themis.trust.authority.contexts import day
 
 LEAST_FREE = 1 << 30
 CLUSTER = Path("/tmp/ray/ray_current_cluster")
-"""Where Ray keeps the address of the cluster that it started on this machine."""
+"""File in which Ray keeps the address of the cluster that it started on this machine."""
 Check = dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The service that answers: it may be another user's, and started with other options than the settings say."""
+    """The service that answers: it may belong to another user, or run with options that differ from the settings."""
 
     info: pb.InfoReply
     nodes: list[pb.Node]
 
 
 def examine(home: Path) -> list[Check]:
-    """Every check with its state (``ok``, ``note`` or ``wrong``) and what was found."""
+    """All checks with their state (``ok``, ``note`` or ``wrong``) and finding."""
     there = _running(home)
     checks: dict[str, Callable[[Path], tuple[str, str]]] = {
         "system": _system,
@@ -133,12 +133,12 @@ def _journal(home: Path) -> tuple[str, str]:
         return "note", "none yet; `themis up` makes it"
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
-            db.execute("BEGIN")  # all of it as of one moment, whatever a service writes meanwhile
+            db.execute("BEGIN")  # a consistent view of one moment, even while a service writes
             found = db.execute("SELECT value FROM meta WHERE name = 'schema'").fetchone()
             intact = db.execute("PRAGMA quick_check").fetchone()[0]
             count = db.execute("SELECT count(*) FROM records").fetchone()[0]
             if found is not None and found[0] == str(SCHEMA):
-                # While the service writes, its trace of the last record may be ahead of what was read here.
+                # While the service writes, its trace of the last record may be newer than the records read here.
                 verify(db, path, ends=False)
     except sqlite3.DatabaseError as error:
         return "wrong", f"{path} is not a journal of Themis ({error}); move it away, or restore a backup"
@@ -271,7 +271,7 @@ def _arbiter(home: Path, there: Running | ThemisError) -> tuple[str, str]:
 
 
 def _certificate(home: Path) -> tuple[str, str]:
-    """Whether calls are encrypted, and how long the service's certificates are valid."""
+    """True if calls are encrypted, and how long the service's certificates are valid."""
     try:
         at = read_endpoint(home)
     except ThemisError:
@@ -307,5 +307,5 @@ def _nodes(there: Running | ThemisError) -> tuple[str, str]:
 
 
 def _names(names: list[str]) -> str:
-    """At most three of them."""
+    """At most three of the names."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -33,15 +33,15 @@ from themis.trust.authority.contexts import fingerprint_of
 TOGETHER = 16
 """Hosts that are worked on at the same time."""
 HEARD_S = 30.0
-"""For an agent to be heard after its start."""
+"""Seconds for an agent to be heard after its start."""
 SILENT_S = 30.0
-"""The service starts an agent again that was not heard for so long."""
+"""Seconds of silence after which the service restarts an agent."""
 TOKEN_S = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """How a host is.
+    """State of a host.
 
     Attributes
     ----------
@@ -124,7 +124,7 @@ class Fleet:
     # ---- one host ------------------------------------------------------------------------------------------------
 
     def check(self, host: Host) -> Report:
-        """How a host is; nothing changes there but the package, which is sent if it is not there."""
+        """Check a host; nothing changes there except that a missing package is sent."""
         return self._reported(host, lambda: self._checked(host)[0])
 
     def bring(self, host: Host) -> Report:
@@ -192,7 +192,7 @@ class Fleet:
         return self._judged(host, request, seen), request, found, seen
 
     def _judged(self, host: Host, request: hosted.Request, seen: hosted.Seen) -> Report:
-        """The first thing that is wrong, from what a machine answers."""
+        """The first fault in a machine's answer."""
         member, at = self.member(host.name), host.host
 
         def wrong(state: str, sentence: str) -> Report:
@@ -335,7 +335,7 @@ def _report(
 
 
 def recent(member: Member) -> bool:
-    """Whether its agent was heard within ``SILENT_S``."""
+    """True if its agent was heard within ``SILENT_S``."""
     return member.heard is not None and time.time() - member.heard < SILENT_S
 
 

@@ -15,7 +15,7 @@ from themis.service.operations.ssh import MARK, Ssh, SshFault
 from themis.service.operations.ssh_hosts import Host
 
 CALL_S, SEND_S = 60.0, 300.0
-"""For a call, and for one that sends the package or replaces an agent."""
+"""Time limits of a call, and of one that sends the package or replaces an agent."""
 OLDEST = (3, 11)
 FULL = 28
 """errno of a full disk."""
@@ -50,7 +50,7 @@ class Found:
 
 
 def probe(ssh: Ssh, host: Host) -> Found:
-    """Which Python there is, and what was sent before.
+    """Find the host's Python, and what was sent before.
 
     Raises
     ------

@@ -42,7 +42,7 @@ DISK_S: Seconds = 60.0
 """Seconds between two looks at the disk."""
 MOST_ROWS = 1000
 ADMINS = ""
-"""The recipient of what concerns no user."""
+"""The recipient of messages that concern no user."""
 HOUR: Seconds = 3600.0
 
 log = logging.getLogger("themis.service")
@@ -85,7 +85,7 @@ class Mailbox:
 
 @dataclass(slots=True)
 class Watcher:
-    """From records to messages.
+    """Converts records to messages.
 
     Attributes
     ----------
@@ -149,7 +149,7 @@ class Watcher:
         return []
 
     def _quarantined(self, record: Quarantined, app: int | None) -> list[Notification]:
-        """Always sent: somebody has to lift it."""
+        """Always sent: an administrator has to lift the quarantine."""
         if app is None:
             what, how = f"machine {self.state().machines[record.machine or 0].name}", "themis undrain"
             return [Notification(ADMINS, f"{what} is quarantined", f"{record.reason}. `{how}` lifts it.")]

@@ -1,4 +1,4 @@
-"""The settings of sign-in with an OIDC provider as people write them, and the sign-ins of a service that has one."""
+"""Settings of sign-in with an OIDC provider as people write them, and the sign-ins of a service that has one."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class OidcText(Written):
     )
 
     def read(self) -> OidcSettings:
-        """As the service takes it."""
+        """Convert to the value that the service takes."""
         return OidcSettings(
             issuer=self.issuer,
             client_id=self.client_id,

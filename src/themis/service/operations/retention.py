@@ -38,14 +38,14 @@ log = logging.getLogger("themis.service")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """Jobs whose logs, and apps whose checkpoints, are no longer kept."""
+    """Jobs with expired logs, and apps with expired checkpoints."""
 
     jobs: frozenset[int]
     apps: frozenset[int]
 
 
 def due(state: State, journal: Journal, config: Config, now: Seconds) -> Due:
-    """Jobs and apps whose files expire at ``now`` by the settings; called in the arbiter's thread."""
+    """Jobs and apps whose files expire by ``now`` under the settings; called in the arbiter's thread."""
     logs, checkpoints = config.logs_keep_s, config.checkpoints_keep_s
     oldest = now - min(logs, logs if checkpoints is None else checkpoints)
     stopping = {int(state.jobs.app[job]) for job in state.occupied}
@@ -66,7 +66,7 @@ def due(state: State, journal: Journal, config: Config, now: Seconds) -> Due:
 
 @dataclass(slots=True)
 class Sweeper:
-    """Deletes what is due, each time in a thread of its own: large checkpoints may take long.
+    """Deletes expired files, in a separate thread each time: large checkpoints may take long.
 
     Attributes
     ----------

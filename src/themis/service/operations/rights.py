@@ -19,7 +19,7 @@ WARNINGS = {
     "root": "jobs may run as root, so a user who may submit as root, or as an administrator, controls the machine; "
     "leave out --allow-root",
 }
-"""By the account that jobs run as (``machines.agent.messages.Hello``)."""
+"""Warnings by the account that jobs run as (``machines.agent.messages.Hello``)."""
 
 
 def explained(config: Config, others: int) -> str:

@@ -74,7 +74,7 @@ class OthersText(Written):
 
 
 LEAST_MESSAGE, MOST_MESSAGE = 64 << 10, (2 << 30) - 1
-"""Bytes: room for every call that carries no job, and the most that gRPC takes."""
+"""Bytes: enough for every call without a job, and the maximum of gRPC."""
 
 
 def _message(value: object) -> int:
@@ -434,7 +434,7 @@ def keys() -> tuple[str, ...]:
 
 
 def check(paths: Iterable[Path], *, folder: Path | None = None) -> list[str]:
-    """Every fault of these files, of jobs or of settings: a sentence each, by file and line."""
+    """All faults of these files, of jobs or of settings: a sentence each, by file and line."""
     out: list[str] = []
     book = every_model(default_home() / "profiles")
     for path in paths:
@@ -455,7 +455,7 @@ def doubts_of(paths: Iterable[Path], gpu_types: Collection[str], here: bool) -> 
 
 
 def settings_faults(text: str, path: Path) -> list[Fault]:
-    """All that is wrong with a settings file."""
+    """All faults of a settings file."""
     document, faults = _document(text, str(path))
     findings = Findings(str(path), document, faults)
     _check_file(findings, path)
@@ -463,7 +463,7 @@ def settings_faults(text: str, path: Path) -> list[Fault]:
 
 
 def is_settings(text: str) -> bool:
-    """Whether a file is rather settings than jobs: it has keys of settings, and no command."""
+    """True if a file is rather settings than jobs: it has keys of settings, and no command."""
     try:
         data = next(documents(text), Document()).data
     except BadYaml:
@@ -497,7 +497,7 @@ def override(source: str, key: str, value: Any, faults: list[Fault], model: type
 
 
 def clusters_of(given: Any) -> Cluster:
-    """The machines that a value of ``machines`` stands for.
+    """Machines that a value of ``machines`` describes.
 
     Raises
     ------

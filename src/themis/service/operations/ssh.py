@@ -69,7 +69,7 @@ class SshFault(ThemisError):
 
 @dataclass(frozen=True, slots=True)
 class Ssh:
-    """How to reach one machine. ``config`` : file for ``ssh -F``; empty for the user's own."""
+    """Connection settings of one machine. ``config`` : file for ``ssh -F``; empty for the user's own."""
 
     host: str
     config: str = ""
@@ -100,7 +100,7 @@ class Ssh:
         return lines
 
     def fault(self, said: str) -> SshFault:
-        """Why there is no connection, from what ssh printed."""
+        """Reason why there is no connection, from ssh's output."""
         config = self.config or "~/.ssh/config"
         for words, state, sentence in FAULTS:
             if words in said.lower():

@@ -15,7 +15,7 @@ from themis.yaml_text import BadYaml, Document, one_document
 
 TEXTS = ("name", "python", "folder", "tasks", "address", "ssh_config")
 SHARED = ("python", "folder", "address", "ssh_config")
-"""Keys that may also stand at the top of the file, for all machines of it."""
+"""Keys that are also allowed at the top of the file, for all its machines."""
 MOST = 10_000
 
 

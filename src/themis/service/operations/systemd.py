@@ -17,7 +17,7 @@ def report_state(state: str) -> bool:
     name = os.environ.get("NOTIFY_SOCKET", "")
     if not name.startswith(("/", "@")):
         return False
-    # A leading @ stands for the zero byte of an abstract address.
+    # A leading @ means the zero byte of an abstract address.
     address = f"\0{name[1:]}" if name.startswith("@") else name
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as door:
         door.sendto(state.encode(), address)

@@ -1,4 +1,4 @@
-"""Whether a service encrypts its APIs, with which certificate, and where its clients find it."""
+"""True if a service encrypts its APIs, with which certificate, and where its clients find it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from themis.service.api.certificate_calls import Certificates
 
 FOLDER = "authority"
-"""In the data directory."""
+"""Name in the data directory."""
 PLAIN = (
     "%s can be reached from other machines, and tls is off: everyone on the network can read tokens and programs. Remove tls from "
     "the settings, or listen on 127.0.0.1."
@@ -25,7 +25,7 @@ PLAIN = (
 
 
 def encrypts(config: Config) -> bool:
-    """Whether the APIs speak TLS: ``auto`` leaves it out on loopback alone."""
+    """True if the APIs use TLS; ``auto`` means TLS unless the host is loopback."""
     return config.tls == "on" or (config.tls == "auto" and not is_loopback(config.host))
 
 
@@ -77,7 +77,7 @@ def _public(host: str, tls: Certificates | None) -> str:
 
 
 def _first(names: tuple[str, ...]) -> str:
-    """A name that a connection may ask for; of a wildcard, one that it covers."""
+    """A name that a connection may request; for a wildcard, one that it covers."""
     return names[0].replace("*", "themis", 1)
 
 

@@ -235,7 +235,7 @@ def start(
     try:
         service = _serve(home, config, arbiter, access, certificates, signs_in, reload)
     except BaseException:
-        # Nobody can be answered; what runs is left to the next start.
+        # No call can be answered any more; running jobs are left to the next start.
         arbiter.close(stop_jobs=False)
         raise
     if certificates is None and not is_loopback(config.host):
@@ -299,7 +299,7 @@ def _serve(
 
 
 def _await_nodes(arbiter: Arbiter, executor: RayExecutor) -> None:
-    """Until Ray answers, with a first node if there is any.
+    """Wait until Ray answers, with a first node if there is any.
 
     Raises
     ------
@@ -316,7 +316,7 @@ def _await_nodes(arbiter: Arbiter, executor: RayExecutor) -> None:
 
 
 def _await_gateway(arbiter: Arbiter, executor: FleetExecutor) -> None:
-    """Until machines can be served; those that joined before come by themselves.
+    """Wait until machines can be served; those that joined before reconnect by themselves.
 
     Raises
     ------
@@ -428,7 +428,7 @@ def _reload(service: Service, reload: Callable[[], Config]) -> None:
 
 
 def _let_pass(home: Path, config: Config) -> None:
-    """Where jobs run as their submitters, let these pass to the folders of their own jobs, without reading the folders above."""
+    """Where jobs run as their submitters, let these reach their own jobs' folders, but read no folder above."""
     if os.geteuid() != 0 or config.single_trust:
         home.chmod(0o700)
         return

@@ -65,7 +65,7 @@ def drain(visit: Visit) -> Response:
 
 
 def _seconds(text: str) -> float:
-    """Seconds of a duration as people write it; empty: 0."""
+    """Parse a duration such as ``90s`` into seconds; empty text gives 0."""
     if not text.strip():
         return 0.0
     try:
@@ -84,7 +84,7 @@ def _users(visit: Visit, problem: str = "", made: pb.UserToken | None = None) ->
 
 
 def add_user(visit: Visit) -> Response:
-    """Make a token; this answer alone shows it."""
+    """Create a token; only this answer shows it."""
     user = visit.form.get("user", "").strip()
 
     def do() -> Response:
@@ -104,7 +104,7 @@ def remove_user(visit: Visit) -> Response:
 
 
 def settings(visit: Visit) -> Response:
-    """Every setting, and their history."""
+    """All settings, and their history."""
     return _settings(visit)
 
 

@@ -1,4 +1,4 @@
-"""The page of an app: what it is, why it waits, its leases, jobs, trials, curves and output; cancel, hold, resume."""
+"""The page of an app: description, pending reason, leases, jobs, trials, curves and output; cancel, hold, resume."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def course(visit: Visit) -> Response:
 
 
 def why(visit: Visit) -> Response:
-    """Why it waits, who is ahead, and when it goes on: short simulations, which take seconds."""
+    """The app's pending reason, the apps ahead of it, and its expected start: short simulations, which take seconds."""
     return visit.fragment("app_why.html.j2", why=visit.api.Why(pb.AppRef(app=visit.values["app"])))
 
 

@@ -103,7 +103,7 @@ def by_day(lines: Sequence[Line], days: Sequence[str], *, label: str, of: str) -
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """Where values lie. ``low``, ``high`` : of y."""
+    """Position of values. ``low``, ``high`` : of y."""
 
     low: float
     high: float

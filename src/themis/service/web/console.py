@@ -74,7 +74,7 @@ class Visit:
         return self.api.caller
 
     def colours(self) -> Callable[[str], int]:
-        """The number of a user's colour: the same in all pages, and as far as there are enough no two alike."""
+        """The number of a user's colour: the same in all pages, and unique while colours last."""
         numbers = colour_numbers(self.api.users_in_order())
         return lambda user: numbers[user] if user in numbers else colour_number(user)
 
@@ -96,7 +96,7 @@ class Visit:
         return _html(self.console.render.text(template, csrf=self.session.csrf, caller=self.caller, **values))
 
     def go(self, path: str, **query: str) -> Response:
-        """After a change: on to a page."""
+        """Redirect to a page after a change."""
         target = HOME + path + (f"?{urlencode(query)}" if query else "")
         return Response(status_code=303, headers={"Location": target})
 
@@ -151,7 +151,7 @@ class Console:
         return Live(self.api, self.render)
 
     def serves(self, path: str) -> bool:
-        """Whether a path of the HTTP port is the console's."""
+        """True if a path of the HTTP port is the console's."""
         return path in ("/", HOME) or path.startswith(HOME + "/")
 
     async def answer(self, request: Request, path: str, query: str, run: Run) -> Response:
@@ -263,7 +263,7 @@ class Console:
         return after if after.startswith("/") and not after.startswith("//") else self.routes[0].path
 
     async def _with_provider(self, oidc: Oidc, request: Request, inside: str, query: Mapping[str, str]) -> Response:
-        """To the OIDC provider, or back from it. The provider is asked in a thread of its own pool."""
+        """A redirect to or from the OIDC provider. The provider is asked in a thread of its own pool."""
         address = address_of(request)
         try:
             if inside == BEGIN:
@@ -307,7 +307,7 @@ def _set_cookie(request: Request, response: Response, cookie: str) -> None:
 
 
 def _guarded(request: Request) -> dict[str, Any]:
-    """How the cookie of a sign-in under way is guarded."""
+    """Attributes of the cookie that protects a pending sign-in."""
     return {"httponly": True, "samesite": "lax", "secure": request.url.scheme == "https"}
 
 

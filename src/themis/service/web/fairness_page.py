@@ -1,4 +1,4 @@
-"""The page of fairness: who is worst and best off and since when, what each had beyond the equal share, who lent to whom."""
+"""The fairness page: the worst-off and best-off users and since when, use beyond the equal share, loans."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ MOST_APPS = 8
 """Apps that are worst off, and as many that are best off."""
 OTHERS = "all others"
 GREY = 7
-"""The colour of whoever has none of their own."""
+"""Colour of users and apps that have none of their own."""
 
 
 def page(visit: Visit) -> Response:
-    """Everything as of now."""
+    """The page as of now."""
     found = visit.api.Fairness(pb.UsersRequest())
     shown = sorted(found.users, key=lambda row: -abs(row.balance))[:MOST_LINES]
     names = [row.user or OTHERS for row in shown]

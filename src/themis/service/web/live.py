@@ -33,7 +33,7 @@ PART = 0.02
 BEAT_S, YOUNG_S = 15.0, 30.0
 """Seconds between two signs of life of a silent stream; age of a look with which a page begins."""
 MOST_FOLLOWERS, FOLLOWERS_OF_USER, FOLLOWERS_KEPT = 256, 24, 16
-"""Consoles that follow at a time: in total, of one user, and of the total for administrators alone."""
+"""Limits of concurrent consoles: in total, of one user, and of the total for administrators only."""
 
 log = logging.getLogger("themis.service")
 
@@ -54,7 +54,7 @@ class Live:
     def __init__(self, api: Api, render: Renderer) -> None:
         self.api, self.render = api, render
         self.looks = 0
-        """How often the arbiter was asked for all of it."""
+        """Number of full queries to the arbiter."""
         self._lock = threading.Lock()
         self._look: Look | None = None
         self._overview: Overview | None = None

@@ -11,7 +11,7 @@ from themis.service.web.console import Route, Visit
 
 
 def page(visit: Visit) -> Response:
-    """The page with its texts; a script draws the map and the last day, and keeps all of it as it is now."""
+    """The page with its texts; a script draws the map and the last day, and keeps them up to date."""
     return visit.page("now.html.j2", "Now", parts=visit.console.live.at_hand().parts)
 
 

@@ -46,7 +46,7 @@ def _cells(machine: MachineRow) -> list[Any]:
 
 
 def difference(before: Parts, after: Parts) -> Parts:
-    """The parts that changed; of the cells, those machines alone."""
+    """The parts that changed; only the changed machines among the cells."""
     out = {name: value for name, value in after.items() if name != "cells" and value != before[name]}
     if "machines" in out:
         return {**out, "cells": after["cells"]}

@@ -19,11 +19,11 @@ MOST_BARS = 12
 DAY_S = 86400.0
 OTHERS = "all others"
 GREY = 7
-"""The colour of whoever has none of their own."""
+"""Colour of users and apps that have none of their own."""
 
 
 def page(visit: Visit) -> Response:
-    """Everything for the last days that were chosen."""
+    """The page for the chosen number of last days."""
     colours = visit.colours()
     days = _chosen(visit.query.get("days", ""))
     now = visit.api.arbiter.epoch + visit.api.arbiter.now()

@@ -48,7 +48,7 @@ class Renderer:
 
 
 def number(value: float) -> str:
-    """With separators, and with decimals where it is small."""
+    """A number with separators, and with decimals where it is small."""
     if not math.isfinite(value):
         return "–"
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:,.1f}" if value >= 1 else f"{value:.2g}"
@@ -70,7 +70,7 @@ def percent(share: float) -> str:
 
 
 def duration(seconds: Seconds) -> str:
-    """As ``2 d 3 h``, ``5 min 10 s``."""
+    """A duration as ``2 d 3 h``, ``5 min 10 s``."""
     if not math.isfinite(seconds):
         return "–"
     left = max(round(seconds), 0)
@@ -103,7 +103,7 @@ def when(moment: Seconds) -> Markup:
 
 
 def lasting(moment: Seconds) -> Markup:
-    """How long something lasts that began then; a script writes it."""
+    """Time elapsed since then; a script updates it."""
     return _time(moment, "for")
 
 

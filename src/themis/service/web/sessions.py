@@ -1,4 +1,4 @@
-"""Sign-in of the console: a token once, then a cookie that stands for it. Kept in memory: a restart of the service ends them.
+"""Sign-in of the console: a token once, then a cookie. Kept in memory: a restart of the service ends all sessions.
 
 A session keeps the hash of its token, not the token, and asks ``Access`` for its caller at each request, so that a revoked token
 ends it. The cookie's value is new at each sign-in and replaced every ``ROTATE_S``; only its hash is kept.
@@ -34,7 +34,7 @@ MOST_ADDRESSES = 4096
 
 @dataclass(slots=True)
 class Session:
-    """A browser that signed in; ``token`` : hash of the token. ``csrf`` : what its forms carry."""
+    """A browser that signed in; ``token`` : hash of the token. ``csrf`` : secret in its forms."""
 
     token: str
     began: Seconds
@@ -73,7 +73,7 @@ class Sessions:
             return self._begin(given, now)
 
     def begin(self, token: str) -> str:
-        """A cookie for a token that the service itself gave to whoever signed in elsewhere."""
+        """A cookie for a token that the service itself gave to a user who signed in with a provider."""
         with self._lock:
             return self._begin(hash_of(token), self._clock())
 
@@ -113,7 +113,7 @@ class Sessions:
             self._drop(session)
 
     def alive(self, session: Session) -> bool:
-        """Whether it goes on; asked by streams, which are one long request."""
+        """True while the session is valid; asked by streams, which are one long request."""
         with self._lock:
             there = any(key in self._by_key for key in session.keys) and self._clock() - session.began < LONGEST_S
         return there and self.access.holder(session.token) is not None
@@ -142,7 +142,7 @@ class Sessions:
         return now - session.seen > IDLE_S or now - session.began > LONGEST_S
 
     def _prune(self, now: Seconds, token: str) -> None:
-        """Make room for one more session of a token: a user who signs in again and again ends sessions of nobody else."""
+        """Make room for one more session of a token: a user who signs in again and again ends only own sessions."""
         for session in self._all():
             if self._over(session, now):
                 self._drop(session)

@@ -39,7 +39,7 @@ class Static:
 
         Raises
         ------
-        UnknownName : there is none of this name.
+        UnknownName : no file has this name.
         """
         given, _, name = path.rpartition("/")
         if name not in self.files:

@@ -18,7 +18,7 @@ from themis.sim.forward.question import CURRENT
 
 HORIZONS = {"6h": 6 * 3600.0, "24h": 86400.0, "7d": 7 * 86400.0, "30d": 30 * 86400.0}
 ROW, TOP = 13, 8
-"""Height of a case's line in the figure, and of its first one's middle."""
+"""Height of a case's line in the figure, and height of the middle of the first line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class Line:
 
 
 def page(visit: Visit) -> Response:
-    """The form, and nothing simulated yet."""
+    """The form, before any simulation."""
     return _page(visit)
 
 
@@ -150,7 +150,7 @@ def figure(drawn: list[tuple[str, pb.WhatIfTimes]], most: float) -> Markup:
 
 
 def _at(seconds: float, most: float) -> float:
-    """Its place in per cent, away from the edges."""
+    """Its position in per cent, away from the edges."""
     return 2.0 + 96.0 * min(max(seconds / most, 0.0), 1.0)
 
 

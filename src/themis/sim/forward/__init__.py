@@ -1,1 +1,1 @@
-"""What-if forward: the present state under other policies, machines or apps, simulated until its apps end."""
+"""What-if simulation from the present: the current state under other policies, machines or apps, until its apps end."""

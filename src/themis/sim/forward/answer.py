@@ -19,7 +19,7 @@ from themis.sim.forward.question import CURRENT, Question
 from themis.sim.forward.what_if_run import Ends, simulate
 
 ALIKE = 0.02
-"""Differences below this share of the time ahead, or below ``ALIKE_S``, are none."""
+"""Differences below this share of the time ahead, or below ``ALIKE_S``, count as equal."""
 ALIKE_S = 1.0
 
 
@@ -55,7 +55,7 @@ class AppRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """A case over all apps that are compared: how many end sooner, later and alike, and the largest differences.
+    """A case over all compared apps: number of sooner, later and equal ends, and the largest differences.
 
     ``worst``, ``best`` : differences in seconds; NaN without any, infinity beyond the horizon. ``problem`` : why it could not be
     simulated.
@@ -109,7 +109,7 @@ class Answer:
         return replace(self, apps=[row for row in self.apps if row.user == user])
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it; infinity and NaN are null, with ``later`` where an end is beyond the horizon."""
+        """Convert to JSON values; infinity and NaN are null, with ``later`` where an end is beyond the horizon."""
         return {
             "now": self.now,
             "policy": self.policy,
@@ -194,7 +194,7 @@ def _answer(present: Present, asked: Question, state: State, ends: Ends, by: Cor
 
 
 def _begin(present: Present, state: State, now: Seconds, app: int) -> Seconds:
-    """Since when an app's time is counted: now, or when it will come."""
+    """Start of an app's time: now, or its future arrival."""
     return present.coming[app - state.apps.size].time if app >= state.apps.size else now
 
 
@@ -203,7 +203,7 @@ def _label(policy: str, own: str) -> str:
 
 
 def _differences(ends: Float) -> Float:
-    """[C, A], the median over simulations of each end less that of the first case; both beyond the horizon are alike."""
+    """[C, A], median over simulations of each end less that of the first case; both beyond the horizon are equal."""
     first = ends[:, :1, :]
     with np.errstate(invalid="ignore"):
         each = np.where(np.isinf(ends) & np.isinf(first), 0.0, ends - first)
@@ -269,7 +269,7 @@ def _summary(rows: Sequence[AppRow], c: int, policy: str, asked: Question, probl
 
 
 def _apart(today: Times, times: Times) -> bool:
-    """Whether the difference is one."""
+    """True if the difference is one."""
     least = max(ALIKE_S, ALIKE * today.median if math.isfinite(today.median) else 0.0)
     return abs(times.difference) > least
 

@@ -38,7 +38,7 @@ class _User:
 def draw(
     history: Sequence[Arrival], began: Seconds, now: Seconds, rng: np.random.Generator, most: int = 100_000
 ) -> Iterator[Arrival]:
-    """Arrivals after ``now``, in order, without end but for ``most``; none from a history that is too short.
+    """Arrivals after ``now``, in order, without end unless ``most`` limits them; none from a history that is too short.
 
     Parameters
     ----------

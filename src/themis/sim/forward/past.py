@@ -1,4 +1,4 @@
-"""How wrong such simulations were in the past of the same log, and intervals that are corrected by it.
+"""Errors of such simulations in the past of the same log, and intervals that are corrected by them.
 
 From earlier states of the log the policy that was in force then is simulated forward, with what was known then; when the apps
 ended is known now. Each end of the 80 % interval is moved by a factor on the time ahead, so that it would have held as often as
@@ -28,7 +28,7 @@ SEEDS = 7
 """Simulations from each earlier state."""
 MOST_FACTOR = 20.0
 AHEAD = 1.5
-"""Past states are simulated forward for this many times of what has passed since."""
+"""Horizon of simulations from past states, as a multiple of the time that has passed since."""
 LEAST_S = 1.0
 """Times ahead shorter than this count as this long."""
 
@@ -52,7 +52,7 @@ class Correction:
 
     @property
     def learned(self) -> bool:
-        """Whether there was enough to learn from."""
+        """True if there was enough to learn from."""
         return self.ended >= FEWEST
 
 

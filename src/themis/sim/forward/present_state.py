@@ -1,4 +1,4 @@
-"""Where a what-if begins: a state, the apps that came before it, and earlier states of the same log to learn errors from."""
+"""Start of a what-if: a state, the apps that came before it, and earlier states of the log to learn errors from."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PAST = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """When an app ended, in seconds of the log, and how."""
+    """End of an app, in seconds of the log, and its outcome."""
 
     time: Seconds
     outcome: str
@@ -33,7 +33,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Present:
-    """A state to go on from.
+    """A state to continue from.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class Submissions:
             self.ended[record.app] = Ended(time=time, outcome=record.outcome)
 
     def over(self) -> bool:
-        """Whether there were apps and all of them ended."""
+        """True if there were apps and all of them ended."""
         return bool(self.arrivals) and len(self.ended) == len(self.arrivals)
 
     def models(self) -> set[str]:

@@ -58,11 +58,11 @@ class Question:
 
     @property
     def changes(self) -> bool:
-        """Whether machines or apps are others than now."""
+        """True if machines or apps are others than now."""
         return bool(self.add or self.remove or self.without)
 
     def words(self) -> str:
-        """The changes as a sentence's end, ``with 8@A100 more, without sweep-1``; empty if there are none."""
+        """The changes as a sentence's end, ``with 8@A100 more, without sweep-1``; empty without changes."""
         parts = [f"with {', '.join(self.add)} more GPUs"] if self.add else []
         parts += [f"without {', '.join(gone)}" for gone in (self.remove, self.without) if gone]
         return ", ".join(parts)
@@ -82,7 +82,7 @@ def check_policies(state: State, policies: Sequence[str]) -> None:
 
 
 def changes(state: State, asked: Question) -> list[Event]:
-    """The events that make the state what is asked about.
+    """Events that turn the present state into the one in question.
 
     Raises
     ------
@@ -158,7 +158,7 @@ def _removed(state: State, text: str, left: dict[int, int]) -> list[Event]:
     there = sum(left[n] for n in alike)
     if count > there:
         raise InputError(f"{count} GPUs of type {gpu_type} cannot be removed; there are {there}.")
-    # Machines with the most idle GPUs first, so that few gangs have to move; of these the last.
+    # Machines with the most idle GPUs first, so that few gangs have to move; on ties the last ones.
     idle = {n: int((state.gpu_job[state.gpu_machine == n] == NONE).all(axis=1).sum()) for n in alike}
     out: list[Event] = []
     for n in sorted(alike, key=lambda n: (-idle[n], -n)):

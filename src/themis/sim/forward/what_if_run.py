@@ -42,13 +42,13 @@ class Case:
 
     @property
     def label(self) -> str:
-        """As tables name it."""
+        """Label of the run in tables."""
         return self.policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ends:
-    """When apps end.
+    """Ends of apps.
 
     Attributes
     ----------
@@ -155,7 +155,7 @@ def pool(processes: int, work: _Work | None = None, allowed_s: Seconds = 0.0) ->
 
 
 _own: tuple[_Work, float] | None = None
-"""In a process of a pool: its work, and when its time is over."""
+"""In a process of a pool: its work, and its deadline."""
 
 
 def _begin(work: _Work | None, allowed_s: Seconds) -> None:
@@ -171,7 +171,7 @@ def _in_process(seed: int) -> _Seed:
 
 
 def apps_of(state: State, present: Present) -> list[int]:
-    """The apps that are asked about: those in the system, then those that will come for certain."""
+    """The apps of the question: those in the system, then those certain to arrive."""
     there = np.flatnonzero(state.apps.active[: state.apps.size]).tolist()
     return [*there, *range(state.apps.size, state.apps.size + len(present.coming))]
 
@@ -202,7 +202,7 @@ class Forward(FromState):
         self._draw()
 
     def until_ended(self, apps: Sequence[int], limit: float) -> list[Seconds] | None:
-        """When each app ends; infinity if not within the horizon, NaN of those left out. None if there was no time to see."""
+        """End of each app; infinity if not within the horizon, NaN if left out. None if time ran out."""
         horizon, steps = self.began + self.asked.horizon_s, 0
         while not self._over(apps) and self.kernel.now <= horizon:
             steps += 1
@@ -216,7 +216,7 @@ class Forward(FromState):
         return [np.nan if a in self.gone else end if end <= horizon else np.inf for a, end in zip(apps, ends)]
 
     def carry_out(self, command: Command, now: Seconds) -> None:
-        """Simulated gangs; apps that ended are noted, and those that waited for them go on."""
+        """Simulate gangs; when an app ends, apps that waited for it continue."""
         if isinstance(command, AppFinished):
             self.ended[command.app] = now
             for a, on in list(self.waits.items()):
@@ -227,7 +227,7 @@ class Forward(FromState):
         super().carry_out(command, now)
 
     def _over(self, apps: Sequence[int]) -> bool:
-        """Whether nothing that is asked about is left to end, but what its user holds."""
+        """True if all apps of the question have ended, except held ones."""
         s = self.core.state
         if apps and apps[-1] >= s.apps.size:
             return False
@@ -250,5 +250,5 @@ class Forward(FromState):
         self.kernel.schedule(one.time, AppSubmitted(app=one.app, weight=one.weight))
 
     def _error(self, app: int) -> float:
-        """How wrong the estimated speed of an app is: nothing under the first seed."""
+        """Random error of an app's estimated speed: none under the first seed."""
         return float(np.random.default_rng([self.seed, app]).uniform(1 - ERROR, 1 + ERROR)) if self.seed else 1.0

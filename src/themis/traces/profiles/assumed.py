@@ -1,4 +1,4 @@
-"""Which speeds a workload's jobs depend on, and which of them nobody measured.
+"""Speeds that a workload's jobs depend on, and the unmeasured ones among them.
 
 A speed is that of a model at a batch size, of a gang on a GPU type. ``Profile.is_assumed`` says which are assumed; here they
 are listed for an app, so that the log can hold them.
@@ -22,7 +22,7 @@ class Assumptions:
         self._known: dict[tuple[str, int, str, int], bool] = {}
 
     def of(self, app: App, gpu_types: Sequence[str]) -> tuple[AssumedSpeed, ...]:
-        """Speeds that the app depends on and that nobody measured, each once, in order of its jobs."""
+        """Unmeasured speeds that the app depends on, each once, in order of its jobs."""
         found: dict[AssumedSpeed, None] = {}
         for speed in speeds_of(app.jobs, gpu_types):
             if speed not in self._known:

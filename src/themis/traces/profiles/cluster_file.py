@@ -6,7 +6,7 @@
       - {count: 2, gpus: 8, gpus_per_slot: 2, gpu_type: V100}
       - {name: big, gpus: 16, gpu_type: A100, rack: special}
 
-``gpus`` is required. ``count`` alike machines (1) are named ``name`` when single, else ``name-0``, ``name-1``, ...;
+``gpus`` is required. ``count`` equal machines (1) are named ``name`` when single, else ``name-0``, ``name-1``, ...;
 without a name they are ``m000``, ``m001``, ... by position. ``gpus_per_slot`` 0 (the default): the machine is one slot.
 """
 
@@ -25,7 +25,7 @@ _STRICT = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class MachineGroup(BaseModel):
-    """Alike machines, as written in the file."""
+    """Equal machines, as written in the file."""
 
     model_config = _STRICT
 
@@ -99,7 +99,7 @@ def build_cluster(spec: ClusterFile, path: Path) -> Cluster:
 
 def _sentence(error: ValidationError) -> str:
     """The first complaint of pydantic in our words: key, value, expected."""
-    # A misspelt key is also a missing one; what is there says more than what is not.
+    # A misspelt key is also a missing one; the present key is the more useful one to report.
     first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
     *parents, last = first["loc"] or ("",)
     inside = "".join(f"[{p}]" if isinstance(p, int) else f"{'.' if i else ''}{p}" for i, p in enumerate(parents))

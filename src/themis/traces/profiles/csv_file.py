@@ -1,4 +1,4 @@
-"""Throughputs as people measure them: a CSV with a row for each measurement.
+"""Measured throughputs in a CSV file, with a row for each measurement.
 
     model,batch,gpu_type,gpus,steps_per_s,placement,partner,partner_batch
     ResNet-50,64,V100,1,4.39,,,
@@ -95,7 +95,7 @@ def write_csv(path: Path, rates: Throughputs) -> None:
 
 
 def rows_of(rates: Throughputs) -> Iterator[tuple[object, ...]]:
-    """A table's rows in the order of ``COLUMNS``: alone, apart, beside."""
+    """A table's rows in the order of ``COLUMNS``: alone, apart, in pairs."""
     for placement, table in (("together", rates.together), ("apart", rates.apart)):
         for kind, jobs in table.items():
             for (model, batch, gpus), rate in jobs.items():

@@ -73,7 +73,7 @@ def _rates(jobs: Mapping[str, Mapping[str, float]]) -> dict[tuple[str, int, int]
     for key, row in jobs.items():
         job_type, gpus = ast.literal_eval(key)
         rate = float(row["null"])
-        if rate > 0:  # 0: it did not fit into memory
+        if rate > 0:  # 0: the job did not fit into memory
             rates[(*split_job_type(job_type), int(gpus))] = rate
     return rates
 

@@ -1,7 +1,8 @@
 """Gavel's measured throughputs as profiles: 26 models and batch sizes on V100, P100 and K80 (OSDI'20; MIT licence).
 
-The figures stand in ``tables/``: steps/s to four digits, and the share of its speed that a job keeps beside another. They
-replace Table 4's ``Transformer``, so the book is for workloads of these models; ``DEFAULT_BOOK`` is for the others.
+The figures stand in ``tables/``: steps/s to four digits, and the share of its speed that a job keeps next to another.
+They replace Table 4's ``Transformer``, so the book is for workloads of these models; ``DEFAULT_BOOK`` is for the
+others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The eleven models of Themis Table 4, as profiles: what is measured, and what is assumed, said model by model.
+"""The eleven models of Themis Table 4, as profiles: measured and assumed figures, stated for each model.
 
 Scaling is linear with a slowdown (Themis eq. 1). The reference placement is one machine, as in Themis Table 1, so
 slot and machine cost nothing; "rack" is several machines of one rack. Figures were carried over from:
@@ -7,7 +7,7 @@ slot and machine cost nothing; "rack" is several machines of one rack. Figures w
 - Gavel (OSDI'20, MIT licence), measured steps/s on P100, consolidated and unconsolidated, four GPUs;
 - Pollux (OSDI'21, Apache-2.0), measured step times on T4, four GPUs on one server and two on each of two.
 
-Where nobody measured a model, ``source`` begins with "assumption". Leaves out the sublinear scaling of real gangs,
+For an unmeasured model, ``source`` begins with "assumption". Leaves out the sublinear scaling of real gangs,
 which measured ``Curve`` profiles express.
 """
 
@@ -22,7 +22,7 @@ from themis.model.units import Locality, Seconds
 from themis.model.workload import LossCurve
 
 NETWORK_INTENSIVE = 1.2
-"""A model whose slowdown across machines of a rack is at least this counts as network-intensive."""
+"""Least slowdown across machines of a rack of a model that counts as network-intensive."""
 
 GENERIC = "generic"
 IDEAL = "ideal"
@@ -205,7 +205,7 @@ def table_4_mix() -> dict[str, float]:
 
 
 def is_network_intensive(profile: Profile) -> bool:
-    """Whether spreading over machines of one rack costs at least ``NETWORK_INTENSIVE`` (Themis §6.3's two kinds)."""
+    """True if spreading over machines of one rack costs at least ``NETWORK_INTENSIVE`` (Themis §6.3's two kinds)."""
     return profile.slowdown[Locality.RACK] >= NETWORK_INTENSIVE
 
 

@@ -77,7 +77,7 @@ def load_cluster(name_or_path: str) -> Cluster:
 
 
 def _vintages(name: str, *gpus: int) -> Cluster:
-    """So many GPUs of each of Gavel's types, on machines of four."""
+    """This many GPUs of each of Gavel's types, on machines of four."""
     types = [kind for kind, count in zip(_VINTAGES, gpus) for _ in range(count // _VINTAGE_MACHINE)]
     machines = tuple(
         Machine(name=f"m{i:03d}", gpus=_VINTAGE_MACHINE, gpu_type=kind, rack=f"rack{i // RACK_SIZE}")

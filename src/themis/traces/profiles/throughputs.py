@@ -1,4 +1,4 @@
-"""Measured throughputs, and the profiles that they make: rates alone, apart, and of two jobs on one GPU (Gavel §3.1).
+"""Measured throughputs, and the resulting profiles: rates alone, apart, and of two jobs on one GPU (Gavel §3.1).
 
 Where they come from is the business of ``gavel_table`` (Gavel's JSON), ``measured`` (the shipped table) and
 ``csv_file`` (a user's own).

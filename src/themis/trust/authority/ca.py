@@ -1,4 +1,4 @@
-"""The certificate authority of a service: a key and a certificate in its data directory, and what they sign.
+"""The CA of a service: a key and a certificate in its data directory, and issued certificates.
 
 Keys are EC P-256, as every TLS library of today knows them. A key and its certificate are one file, so that a crash or a reader
 between two writes never meets a pair that does not match.
@@ -62,7 +62,7 @@ class Authority:
 
     @classmethod
     def open(cls, folder: Path, clock: Clock = time.time) -> Authority:
-        """The authority in a folder; made if there is none. ``clock`` : seconds since the epoch.
+        """The CA in a folder; created if missing. ``clock`` : seconds since the epoch.
 
         Raises
         ------
@@ -107,7 +107,7 @@ class Authority:
 
     @property
     def expires(self) -> float:
-        """When the authority's certificate expires, in seconds since the epoch."""
+        """Expiry of the CA certificate, in seconds since the epoch."""
         return self._certificate.not_valid_after_utc.timestamp()
 
     def server(self, names: Sequence[str], file: str = "server.pem") -> ServerFiles:
@@ -219,7 +219,7 @@ def _sync(folder: Path) -> None:
 
 
 def _make(now_s: float) -> bytes:
-    """Key and certificate of a new authority; its name is unique, so that two authorities are told apart."""
+    """Key and certificate of a new CA; its name is unique, to distinguish it from others."""
     key, now = ec.generate_private_key(ec.SECP256R1()), datetime.fromtimestamp(now_s, UTC)
     name = f"Themis authority {secrets.token_hex(4)}"
     own = (

@@ -15,7 +15,7 @@ PROTOCOLS = ["h2", "http/1.1"]
 def first_contact(
     host: str, port: int, *, fingerprint: str = "", name: str = "", timeout_s: float = HANDSHAKE_S
 ) -> str:
-    """The certificate of the authority of whoever listens there, in PEM form, for the caller to pin.
+    """The CA certificate of the service that listens there, in PEM form, for the caller to pin.
 
     The server sends its authority with its own certificate. A second connection, which verifies against that authority, shows that
     the server has the key to a certificate of it.
@@ -49,7 +49,7 @@ def first_contact(
 
 
 def plain_fingerprint(text: str) -> str:
-    """A fingerprint as 64 lower-case hexadecimal digits, from one with or without colons; InputError if it is none."""
+    """A fingerprint as 64 lower-case hexadecimal digits, from one with or without colons; InputError for other text."""
     digits = text.lower().removeprefix("sha256:").replace(":", "").strip()
     if digits and (len(digits) != 64 or not set(digits) <= set("0123456789abcdef")):
         raise InputError(f"{text!r} is no fingerprint; expected the 64 hexadecimal digits that `themis up` printed.")

@@ -37,7 +37,8 @@ _opener = urllib.request.build_opener(_NoRedirect)
 def ask(
     url: str, form: Mapping[str, str] | None = None, client: tuple[str, str] | None = None
 ) -> tuple[int, dict[str, Any]]:
-    """Status and JSON object of an answer; a POST where there is a form. ``client`` : id and secret, as RFC 6749 2.3.1 sends them.
+    """Status and JSON object of an answer; a POST if a form is given. ``client`` : id and secret, as RFC 6749 2.3.1
+    sends them.
 
     Raises
     ------

@@ -23,7 +23,7 @@ DESCRIPTION = "/.well-known/openid-configuration"
 KEPT_S = 3600.0
 """Seconds that description and keys are kept."""
 AGAIN_S = 5.0
-"""Seconds from one request for description or keys to the next: a failure, or a key that nobody knows, causes no flood."""
+"""Minimum seconds between two requests for description or keys: failures and unknown keys cause no flood."""
 LEAST_INTERVAL_S, MOST_INTERVAL_S = 1.0, 60.0
 """Seconds between two polls of a device sign-in that are taken over from the provider."""
 MOST_DEVICE_S = 1800.0
@@ -69,10 +69,11 @@ class Provider:
         self._keys: list[Key] = []
         self._failure = ""
 
-    # ---- what it says of itself --------------------------------------------------------------------------------------
+    # ---- the provider's description
+    # ------------------------------------------------------------------------------------
 
     def description(self) -> Mapping[str, Any]:
-        """Its endpoints.
+        """Endpoints of the provider.
 
         Raises
         ------
@@ -106,7 +107,7 @@ class Provider:
         return found
 
     def endpoint(self, name: str, what: str) -> str:
-        """An address of the description, which is encrypted unless it is of this machine.
+        """An address of the description, which must be encrypted unless it is on this machine.
 
         Raises
         ------
@@ -136,7 +137,7 @@ class Provider:
     # ---- flows -------------------------------------------------------------------------------------------------------
 
     def address_of_sign_in(self, redirect: str, state: str, nonce: str, verifier: str) -> str:
-        """Where a browser signs in (authorization code with PKCE)."""
+        """Address at which a browser signs in (authorization code with PKCE)."""
         url = self.endpoint("authorization_endpoint", "sign-in for browsers")
         query = {
             "response_type": "code",

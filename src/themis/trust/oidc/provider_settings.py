@@ -18,7 +18,7 @@ class OidcSettings:
     ----------
     issuer : the provider's address, exactly as its tokens name it.
     client_id, client_secret : of the service, at the provider; the secret is empty for a public client.
-    users : claim that names the user; empty: ``preferred_username``, and where there is none ``email``.
+    users : claim that names the user; empty: ``preferred_username``, and if there is none ``email``.
     domain : names of the form ``NAME@domain`` become ``NAME``; empty: a name with ``@`` is refused.
     groups : claim that lists the user's groups. ``admins`` : groups whose members are administrators.
     allow : groups whose members may sign in; empty: every user of the provider.

@@ -1,4 +1,4 @@
-"""ID tokens: which are believed (OpenID Connect Core 1.0, 3.1.3.7), and which user they name.
+"""ID tokens: validation (OpenID Connect Core 1.0, 3.1.3.7), and the user that they name.
 
 Signatures are joserfc's. The algorithms are an allow list of asymmetric ones, so that neither ``none`` nor an HMAC with a public
 key as its secret is a signature.
