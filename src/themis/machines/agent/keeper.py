@@ -757,7 +757,8 @@ def become(name: str) -> None:
 def as_cell(task: dict[str, Any]) -> Cell:
     """The gang's cell, from its task file."""
     cell = task["cell"]
-    return Cell(cell["kind"], cell["group"], tuple(cell["limits"]), cell["memory"], cell["processes"])
+    # A job that was left running by the commit before has no count of refused processes.
+    return Cell(cell["kind"], cell["group"], tuple(cell["limits"]), cell["memory"], cell.get("processes", ""))
 
 
 def newest(folder: str) -> tuple[int, int]:
