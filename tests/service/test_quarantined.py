@@ -18,9 +18,10 @@ from themis.core.scheduler import Scheduler
 from themis.core.state import State
 from themis.errors import InputError
 from themis.machines.engines.program import ExecutorBroke
-from themis.model.events import GpusWithheld, JobStopped, MachineReturned, Quarantined, Revoke
+from themis.model.events import GpusWithheld, JobReached, JobStopped, MachineReturned, Quarantined, Revoke
 from themis.service.api import reasons, views
 from themis.service.api.submission import Limit, submit
+from themis.service.engine import arbiter as arbiter_module
 from themis.service.engine.notifications import notify
 from themis.service.engine.quarantine import quarantines
 from themis.service.operations import doctor
@@ -431,3 +432,15 @@ def test_an_executor_that_broke_ends_the_service(tmp_path: Path) -> None:
         w.arbiter.queue.put(ExecutorBroke(error=LookupError("injected")))
         with pytest.raises(LookupError, match="injected"):
             w.turn(1.0)
+
+
+def test_what_came_in_with_errors_beyond_the_most_rebuilds_is_taken_in_by_the_next_transaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arbiter_module, "MOST_REBUILDS", 1)
+    with world(tmp_path, 2, faulty=True) as w:
+        bad, good = enter(w, "bad"), enter(w, "good")
+        monkeypatch.setattr(app_lifecycle, "finish_app", fails_for(bad, app_lifecycle.finish_app))
+        w.say(*(JobReached(job=job, attempt=1, steps=100.0, loss=0.0) for job in (0, 1)))
+        assert w.arbiter.state.quarantined_apps == {bad}
+        assert w.arbiter.journal.apps()[good].outcome == "completed"

@@ -478,11 +478,11 @@ class Arbiter:
             quarantine.turn_off(words_of(error))
         its_own = owner == SERVICE or (owner is None and not isinstance(item, Call))
         if last:
-            for call in left:
-                if isinstance(call, Call):
-                    call.fail(error)
-                elif call is not item:
-                    self.queue.put(call)  # the next transaction takes it in
+            for other in (*left, *released):
+                if isinstance(other, Call):
+                    other.fail(error)
+                elif other is not item:
+                    self.queue.put(other)  # the next transaction takes it in
             left.clear()
             released.clear()
         elif item is not None and not isinstance(item, Fault) and not (its_own and not was_off):
