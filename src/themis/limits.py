@@ -245,7 +245,7 @@ _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 def check_json(data: bytes, where: str = "the body", *, deepest: int = DEEPEST, most: int = MOST_JSON_VALUES) -> bytes:
     """The data, if it is neither nested too deeply nor has too many values; whether it is JSON, the parser finds out.
 
-    It takes about 5 ms for 1 MB.
+    It takes about 5 ms for 1 MB of text, and more for brackets, which are counted one by one.
 
     Raises
     ------

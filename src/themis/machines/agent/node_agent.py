@@ -120,9 +120,9 @@ class NodeAgent:
     failed: dict[str, TaskState] = field(default_factory=dict)
     """Tasks that could not be prepared."""
     sent: dict[int, float] = field(default_factory=dict)
+    """When each unanswered ``Renew`` went out."""
     heard: int = 0
     """Sequence of the last ``Lease`` received."""
-    """When each unanswered ``Renew`` went out."""
     occupied: tuple[Occupied, ...] = ()
     """The value that the arbiter received last."""
     intrusions: tuple[Intrusion, ...] = ()

@@ -6,6 +6,7 @@ import contextlib
 import re
 from pathlib import Path
 
+from themis.limits import MACHINE_GPUS
 from themis.machines.agent.channel import LONGEST
 from themis.machines.agent.frames import Join
 from themis.machines.agent.joining import LABEL, NAME
@@ -14,8 +15,6 @@ from themis.machines.agent.messages import Hello, ProtocolError, TaskSpec, decod
 from themis.machines.engines.hosts import TASK
 from themis.machines.engines.members import NotAllowed
 
-MOST_GPUS = 1024
-"""Maximum number of GPUs of a machine that joins."""
 STRAYS = 10_000
 """Pieces of logs of tasks that a machine was not given, on one connection; gangs of a journal that was put back write some."""
 LOG = re.compile(rf"logs/{TASK.pattern}/rank-\d{{1,7}}\.log")
@@ -78,8 +77,10 @@ def checked(join: Join) -> None:
     for what, value in (("GPU type", join.gpu_type), ("rack", join.rack or "rack0")):
         if not LABEL.fullmatch(value):
             raise NotAllowed(f"the {what} is {value[:80]!r}, expected letters, digits, dots, _ and -.")
-    if not 1 <= join.gpus <= MOST_GPUS or not 0 <= join.slot <= join.gpus:
-        raise NotAllowed(f"the machine has {join.gpus} GPUs in slots of {join.slot}, expected 1 to {MOST_GPUS} GPUs.")
+    if not 1 <= join.gpus <= MACHINE_GPUS.most or not 0 <= join.slot <= join.gpus:
+        raise NotAllowed(
+            f"the machine has {join.gpus} GPUs in slots of {join.slot}, expected 1 to {MACHINE_GPUS.most:g} GPUs."
+        )
     if join.devices and (len(set(join.devices)) != join.gpus or any("\n" in device for device in join.devices)):
         raise NotAllowed(f"the machine has {join.gpus} GPUs and names {len(set(join.devices))}; they must agree.")
 

@@ -193,7 +193,7 @@ _SCALARS: Mapping[int, Schema] = {
 _INT64_GIVEN: Schema = {
     "anyOf": [
         {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
-        {"type": "string", "pattern": "^-?[0-9]{1,18}$"},
+        {"type": "string", "pattern": INT64_TEXT},
     ]
 }
 
