@@ -135,6 +135,23 @@ def silent_modules(package: Path) -> Iterator[str]:
             yield f"{os.path.relpath(path)}:1: the module has no docstring"
 
 
+NO_OPENING = re.compile(
+    r"(What(?!-if)|Who|Whose|Of|Those|That|Where|When|Into|Takes|Reads|Writes|Keeps|Holds|Gives|Says|Measures|Makes|Sends)\b"
+)
+"""First words of a clause or of the third person. A docstring begins with a noun phrase or an imperative."""
+
+
+def wrong_openings(package: Path) -> Iterator[str]:
+    """Docstrings that begin otherwise than with a noun phrase or an imperative."""
+    for path in sorted(package.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
+                found = NO_OPENING.match(ast.get_docstring(node) or "")
+                if found:
+                    line = getattr(node, "lineno", 1)
+                    yield f"{os.path.relpath(path)}:{line}: the docstring begins with {found[0]!r}, no noun or imperative"
+
+
 def changed_quote(root: Path) -> Iterator[str]:
     """The decision, if ARCHITECTURE.md quotes it otherwise than it is."""
     path = root / "src" / "themis" / "core" / "decision.py"
@@ -191,6 +208,7 @@ def findings() -> Iterator[str]:
     yield from unknown_names_of_papers()
     yield from wrong_defaults()
     yield from silent_modules(PACKAGE)
+    yield from wrong_openings(PACKAGE)
     yield from in_package()
     yield from in_pages()
     yield from circles_of_package()

@@ -14,6 +14,7 @@ from lint import (
     kinds_of_answers,
     silent_modules,
     unknown_targets,
+    wrong_openings,
 )
 
 from tiers import unsteady
@@ -52,6 +53,14 @@ def test_a_module_without_a_docstring_is_found(tmp_path: Path, monkeypatch: pyte
     write(tmp_path, "b.py", '"""Documented."""\n')
     write(tmp_path, "c.py", "")
     assert list(silent_modules(tmp_path)) == ["a.py:1: the module has no docstring"]
+
+
+def test_a_docstring_that_begins_with_a_clause_or_the_third_person_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, "a.py", '"""Where it is."""\ndef f():\n    """Keeps a file."""\ndef g():\n    """What-if run."""\n')
+    assert [line.partition(": ")[0] for line in wrong_openings(tmp_path)] == ["a.py:1", "a.py:2"]
 
 
 def test_a_decision_that_architecture_quotes_otherwise_is_found(tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ class _Script:
         return [*self.shell, "-c", text, str(self.path), *words]
 
     def _prelude(self, several: bool) -> str:
-        """In place of the first line: what scripts expect of Slurm, and where the output goes; if it cannot, the job fails."""
+        """Lines that replace the first line: variables that scripts expect of Slurm, and the redirection of the output."""
         job = "SLURM_JOB_ID=$THEMIS_JOB_ID"
         array = " SLURM_ARRAY_TASK_ID=$THEMIS_INDEX SLURM_ARRAY_JOB_ID=$THEMIS_APP_ID" if several else ""
         out = f"export {job}{array} SLURM_SUBMIT_DIR={shlex.quote(str(Path.cwd()))}"

@@ -521,7 +521,7 @@ def span(seconds: float) -> str:
 
 
 def expected_now(story: Mapping[str, Any], *, simulated: bool = False) -> list[str]:
-    """When an active app is expected to start and end, as seconds after its arrival; empty without a forecast.
+    """Expected start and end of an active app, in seconds after its arrival; empty without a forecast.
 
     ``simulated`` : the start from simulations is printed already, so the forecast start is shown only
     if it has an interval.

@@ -1,4 +1,4 @@
-"""Answers in a notebook: small HTML tables with every value escaped."""
+"""HTML of replies in a notebook: small tables, every value escaped."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ DEFAULT_MOST = 512 << 20
 
 
 class Sender:
-    """Sends folders to the service of a data directory, each once.
+    """Transfer of folders to the service of a data directory, each once.
 
     Parameters
     ----------

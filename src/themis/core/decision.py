@@ -37,7 +37,7 @@ class Answered(NamedTuple):
 
 
 class Decider:
-    """Makes decisions on a state; ``out`` collects the commands of the step that is under way."""
+    """Decisions on a state; ``out`` collects the commands of the present step."""
 
     def __init__(self, state: State, cadence: Cadence, needs: frozenset[str]) -> None:
         self.state, self.pace, self.needs = state, cadence, needs

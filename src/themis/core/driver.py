@@ -144,7 +144,7 @@ class Driver(ABC):
             self.solved(decision.version, solved, now)
 
     def awaits(self, version: int) -> bool:
-        """Whether an answer of the policy for this version is waited for; others are of decisions that were given up."""
+        """True if the decision in progress waits for an answer to this version; other answers belong to abandoned decisions."""
         decision = self.decision
         return decision is not None and decision.waits is PendingInput.POLICY and decision.version == version
 

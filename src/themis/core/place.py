@@ -53,7 +53,7 @@ class _Lines(NamedTuple):
 
 
 class _Placer:
-    """Reads the live state, not a snapshot: rounds are dealt far more often than anything is solved."""
+    """Placement from the live state, not from a snapshot: rounds are assigned far more often than shares are solved."""
 
     def __init__(self, state: State, offer: FreeGpus) -> None:
         self.s, self.offer = state, offer

@@ -69,7 +69,7 @@ def _held(state: State, expired: bool = False) -> Int:
 
 
 def within_quotas(state: State, placed: Sequence[Placed]) -> list[Placed]:
-    """Those gangs that the quotas allow, taken in order."""
+    """Gangs that the quotas allow, taken in order."""
     if not state.quotas:
         return list(placed)
     held, t = _held(state), state.jobs

@@ -208,7 +208,7 @@ def _as_written(document: Document) -> None:
 
 
 def _for_shell(document: Document, findings: Findings) -> None:
-    """With ``shell: true`` the command is one line for a shell."""
+    """Command line for a shell, which ``shell: true`` asks for."""
     data = document.data
     if not isinstance(data, dict) or data.get("shell") is not True:
         return

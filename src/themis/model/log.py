@@ -149,7 +149,7 @@ def to_record(line: Fields) -> tuple[Seconds, Record]:
 
 
 class LogWriter:
-    """Writes records to a file as they come; a name that ends in ``.gz`` is compressed. Equal runs give equal bytes.
+    """Writer of records to a file; a name that ends in ``.gz`` is compressed. Equal runs give equal bytes.
 
     Use it as a context manager; it is also a sink: ``simulation.run(writer)``.
     """

@@ -1,4 +1,4 @@
-"""Where several GPU types are in service: which type each job gets, for ``fair_finish``.
+"""GPU type of each job under ``fair_finish``, on clusters with several types in service.
 
 Apps that cannot wait take GPUs first, in their order, each job of the fastest type that has room. The other jobs are assigned
 to the queues of all GPUs on offer so that the mean completion time is least (``policies.gavel.baselines.allox``): a job that gains

@@ -17,7 +17,7 @@ class Proportional(SharePolicy):
     """``X[j, k] = w_j / sum w N_k / gpus_j``, at most all of the time."""
 
     def allocate(self, snapshot: Snapshot, problem: Problem) -> Shares:
-        """By formula."""
+        """Shares by formula."""
         weight = weights(snapshot)
         share = np.where(problem.active, weight, 0.0)
         x = np.outer(share / max(float(share.sum()), 1e-300) / problem.gpus, problem.workers) * (problem.rate > 0)

@@ -84,7 +84,7 @@ class _Kind:
 
 @dataclass(slots=True)
 class Calibrated:
-    """Takes forecasts and outcomes in order of time.
+    """Calibration from forecasts and outcomes, given in order of time.
 
     Attributes
     ----------

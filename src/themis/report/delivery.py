@@ -100,7 +100,7 @@ class _Promise:
 
 
 class Delivery:
-    """Takes what happens in order; ``entitled`` may be asked at any time.
+    """Fold of events in order of time; ``entitled`` may be read at any time.
 
     Parameters
     ----------

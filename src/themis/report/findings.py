@@ -53,7 +53,7 @@ def finding(rows: Sequence[ComparisonRow], columns: Sequence[ComparisonColumn]) 
 
 
 def doubt(rows: Sequence[ComparisonRow], shown: Sequence[int]) -> str:
-    """Whether chance may be the reason: one seed, or intervals that overlap in these columns; empty where neither holds."""
+    """Note that chance may be the reason: one seed, or intervals that overlap in these columns; empty where neither holds."""
     if any(len(row.runs) < 2 for row in rows):
         return " One seed does not show how much of this is chance."
     overlap = False

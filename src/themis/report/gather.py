@@ -209,7 +209,7 @@ def _identity(run: RunMetrics) -> tuple[object, ...]:
 
 
 def _told_apart(logged: Sequence[Logged]) -> list[RunMetrics]:
-    """Runs that would share a row though they are not replications get their folder's or file's name into the label."""
+    """Runs with labels that tell them apart: not-replications that would share a row get their folder's or file's name."""
     by_row: dict[tuple[str, int, str, str, str], list[Logged]] = {}
     for one in logged:
         run = one.run

@@ -318,7 +318,7 @@ def _quality(label: str, run: RunMetrics) -> str:
 
 
 def _in_units(cells: Sequence[RowField], brief: bool) -> list[RowField]:
-    """Those that the page shows; minutes in place of hours where nothing takes long."""
+    """Columns that the page shows, in minutes where nothing takes an hour."""
     return [
         replace(cell, title=f"{cell.title.removesuffix('h')}min", scale=MINUTE)
         if brief and cell.scale == HOUR

@@ -90,7 +90,7 @@ class _Machine:
 
 @dataclass(slots=True)
 class IdleFold:
-    """Takes the records of a log in order; ``result`` may be asked at any time."""
+    """Fold of a log's records in order; ``result`` may be read at any time."""
 
     now: Seconds = 0.0
     began: Seconds = math.inf
@@ -314,7 +314,7 @@ class IdleFold:
         self._next_rung(bracket)
 
     def _next_rung(self, bracket: Bracket) -> None:
-        """When all remaining jobs have paused, the rung is over; those that its tuner stops end at that instant."""
+        """End the rung if all remaining jobs have paused; jobs that its tuner stops end at that instant."""
         if bracket.paused and bracket.paused == bracket.alive:
             jobs = sorted(bracket.paused)
             bracket.paused.clear()

@@ -224,7 +224,7 @@ class Ledger:
         return change + self._next_rung(bracket)
 
     def _next_rung(self, bracket: Bracket) -> int:
-        """When all remaining jobs wait, the rung is over: jobs that the tuner ends are logged at the same instant."""
+        """End the rung if all remaining jobs wait; jobs that the tuner ends are logged at the same instant."""
         if bracket.paused != bracket.alive:
             return 0
         wanted = sum(self.jobs[j].gpus_max for j in bracket.paused)

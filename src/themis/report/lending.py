@@ -76,7 +76,7 @@ class Course:
 
 
 class Lending:
-    """Takes records of ``KINDS`` in order; ``course`` may be asked at any time."""
+    """Fold of records of ``KINDS`` in order; ``course`` may be read at any time."""
 
     def __init__(self, samples: int = SAMPLES) -> None:
         self.samples = samples

@@ -91,7 +91,7 @@ FOLDED = frozenset(
 
 
 class Fold:
-    """Takes records in order and computes a result; ``result`` may be read at any time, also while apps run."""
+    """Fold of records in order; ``result`` may be read at any time, also while apps run."""
 
     def __init__(self) -> None:
         self.header: Header | None = None

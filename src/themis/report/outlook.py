@@ -124,7 +124,7 @@ class Coverage:
 
 
 class Outlook:
-    """Takes in what happens in order of time."""
+    """Fold of events in order of time."""
 
     def __init__(self) -> None:
         self.apps: dict[int, _AppForecast] = {}

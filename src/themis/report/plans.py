@@ -117,7 +117,7 @@ class _Forecasts:
 
 
 class Plans:
-    """Takes in proofs, starts and ends in order of time."""
+    """Fold of proofs, starts and ends in order of time."""
 
     def __init__(self) -> None:
         self.forecasts: dict[int, _Forecasts] = {}

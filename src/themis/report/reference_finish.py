@@ -69,7 +69,7 @@ class Isolated:
 
 @dataclass(slots=True)
 class Reference:
-    """Takes what the reference follows from as it happens; ``isolated`` runs it."""
+    """Fold of the events that the reference depends on; ``isolated`` runs the reference."""
 
     apps: list[_Entry] = field(default_factory=list)
     users: dict[str, int] = field(default_factory=dict)

@@ -129,7 +129,7 @@ class DumpedDecision:
 
 
 class NothingToDecide(InputError):
-    """In this state no app that could run wants more GPUs than it has, as on an idle cluster."""
+    """True if no app that could run wants more GPUs than it has, as on an idle cluster."""
 
 
 def decide(dump: Dump, spec: str = "") -> DumpedDecision:

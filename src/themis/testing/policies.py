@@ -154,7 +154,7 @@ def check_time_scale(policy: Policy, snapshot: Snapshot, factor: float = 3.0) ->
 
 
 def check_work_conserving(policy: Policy, snapshot: Snapshot) -> None:
-    """After the decision no app has a gang that fits the idle GPUs and would strictly lower its rho.
+    """Check that after the decision no app has a gang that fits the idle GPUs and would strictly lower its rho.
 
     Policies that claim ``grows_elastic_jobs`` are held to it for apps without waiting jobs too, and for those that were
     served, as far as more of their jobs wait.

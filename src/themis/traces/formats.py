@@ -159,7 +159,7 @@ def _generates(name: str) -> bool:
 
 
 def readers_of(known: Mapping[str, type]) -> dict[str, type]:
-    """Those of the registered classes that read files."""
+    """Registered classes that read files."""
     return {name: cls for name, cls in known.items() if hasattr(cls, "read")}
 
 

@@ -179,7 +179,7 @@ def _knows(book: ProfileBook) -> bool:
 
 
 def _rates(book: ProfileBook, models: str) -> dict[int, list[tuple[str, int, float]]]:
-    """For each size of a gang: model, batch and measured steps/s on the reference type."""
+    """Models of each gang size: name, batch and measured steps/s on the reference type."""
     known = [name for name, p in gavel_book().profiles.items() if any(kind == REFERENCE for kind, _ in p.curves)]
     wanted = [name.strip() for name in models.split(",") if name.strip()] or known
     out: dict[int, list[tuple[str, int, float]]] = {gpus: [] for gpus, _ in SCALES}

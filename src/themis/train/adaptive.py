@@ -90,7 +90,7 @@ class NoiseScale:
         self._parts[number] += 1
 
     def step(self, batch_size: int) -> None:
-        """After backward, before the optimizer's step: take in a gradient, the mean over a batch of this global size.
+        """Take in a gradient, the mean over a batch of this global size; call it after backward, before the optimizer's step.
 
         Every rank calls it; ranks add two numbers up.
         """
@@ -237,7 +237,7 @@ class GradientNorm:
         self._looked = 0
 
     def step(self) -> None:
-        """After backward, before the optimizer's step: add a gradient to its epoch's."""
+        """Add a gradient to its epoch's; call it after backward, before the optimizer's step."""
         now = _flat(self.parameters)
         self._sum = now if self._sum is None else self._sum + now
         self._steps += 1

@@ -183,7 +183,7 @@ class Run:
         self._loss = loss
 
     def observe(self, step: int, loss: Any = None, *, epochs: float = 0.0, batch_size: int = 0) -> None:
-        """For a loop that counts by itself: ``step`` steps are done over all attempts; call it once after each.
+        """Report that ``step`` steps are done over all attempts, from a loop that counts by itself; call it once after each.
 
         ``epochs`` : epochs done, with their fraction; ``batch_size`` : the global one that it trains with now. A dynamic
         job, whose work is counted in epochs, reports both.
@@ -223,7 +223,7 @@ class Run:
         return self.preempted
 
     def saved(self, step: int | None = None) -> None:
-        """For a loop that saves by itself: the checkpoint of this step is on disk."""
+        """Report that the checkpoint of this step is on disk, from a loop that saves by itself."""
         self._saved_step, self._saved_at = self.step if step is None else step, time.monotonic()
         self._saved_epochs = self.epochs
         self._tell()
@@ -242,11 +242,11 @@ class Run:
 
     @property
     def target_reached(self) -> bool:
-        """For a loop that counts by itself: this attempt's steps are done; save, call ``reached`` and end."""
+        """True if this attempt's steps are done and a loop that counts by itself must save, call ``reached`` and end."""
         return self._at_target()
 
     def reached(self) -> None:
-        """For a loop that counts by itself: its steps are done and saved."""
+        """Report that the steps of a loop that counts by itself are done and saved."""
         self._tell(reached=True)
 
     # ---- stopping ------------------------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ class Run:
             self._tell()
 
     def _stepped(self, seconds: float) -> bool:
-        """After a step: report, save and stop if that is due; True ends the loop."""
+        """Report, save and stop after a step if that is due; True ends the loop."""
         self.step += 1
         self._trained(1, seconds)
         now = time.monotonic()

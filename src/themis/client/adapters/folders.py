@@ -29,7 +29,7 @@ def send_packed(connection: Connection, file: IO[bytes]) -> None:
 
 
 def receive_folder(connection: Connection, folder: Path) -> Path:
-    """Into this folder, which comes into being."""
+    """Create this folder and write the received files into it."""
     folder.mkdir(parents=True)
     with tempfile.TemporaryFile() as file:
         while piece := connection.recv_bytes():

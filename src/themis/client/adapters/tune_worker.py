@@ -191,7 +191,7 @@ def leave(code: int) -> NoReturn:
 
 
 def serve(actor: Connection, root: Path) -> int:
-    """One trial; the exit code of its process."""
+    """Run one trial and return the exit code of its process."""
     from ray import cloudpickle
 
     trial = TuneTrial(actor, "", None)

@@ -27,7 +27,7 @@ HELPERS = frozenset({"nvidia-cuda-mps", "nvidia-persiste", "dcgm", "nv-hostengin
 
 
 class Foreign:
-    """Reads from NVML, periodically, which foreign processes use the GPUs.
+    """Periodic reading from NVML of the foreign processes that use the GPUs.
 
     Parameters
     ----------

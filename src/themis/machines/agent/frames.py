@@ -94,7 +94,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ping:
-    """Are you there? Answered by ``Pong``."""
+    """Probe of a connection, answered by ``Pong``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ LOOK_S = 5.0
 
 
 class Idleness:
-    """Reads the utilisation of the GPUs from NVML, periodically.
+    """Periodic reading of the GPUs' utilisation from NVML.
 
     Parameters
     ----------

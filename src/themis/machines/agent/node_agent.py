@@ -369,7 +369,7 @@ class NodeAgent:
         return left + self.foreign.look() + sick
 
     def _tasks_of(self, pids: set[int]) -> dict[int, TaskSpec]:
-        """Those of the processes that belong to a gang here, or were left by it, with its task."""
+        """The processes, of those given, that belong to a gang of this machine or were left by it, each with its task."""
         parents = {pid: parent for pid, parent, _ in self.system.processes()}
         above = {pid: task.spec for task in self.tasks.values() if (pid := task.supervisor_pid())}
         inside = {pid: task.spec for task in self.tasks.values() for pid in task.cell.pids() | task.left}

@@ -39,7 +39,7 @@ class Room:
 
     @classmethod
     def of(cls, root: Path, task: str) -> Room:
-        """That of a task that may have one."""
+        """Room of a task that may have one."""
         return cls(root, root / "work" / task)
 
     @classmethod

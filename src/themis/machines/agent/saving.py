@@ -84,7 +84,7 @@ class Saving:
         return copied_here(task) and not (task.folder / COPIED).exists()
 
     def working(self, task: Task) -> bool:
-        """Whether a copy of it must still be made before the agent may end; one that is only to be sent can wait for the next."""
+        """True if the agent may not end before a copy is made; a copy that only has to be sent can wait for the next agent."""
         saved = self._saved.get(task.name)
         made = saved is not None and saved.sending is not None and saved.sending.final
         return self.busy(task) and not made

@@ -1,4 +1,4 @@
-"""Answers machines that fetch bundles and send copies: a thread reads and writes the disk, so that leases are renewed meanwhile.
+"""Answers to machines that fetch bundles and send copies. A thread reads and writes the disk, so leases are renewed meanwhile.
 
 A machine asks for one piece, and for the next when that came. So at most one piece of each machine is on its way, and a renewal
 waits for at most one piece of each; nothing is remembered here, and a connection that is lost costs one question.

@@ -79,7 +79,7 @@ def _write(root: Path, kept: Before) -> None:
 
 
 class Renewer:
-    """Answers agents in a separate thread from its creation until ``hand_over`` or ``close``.
+    """Thread that answers agents from its creation until ``hand_over`` or ``close``.
 
     Attributes
     ----------

@@ -215,7 +215,7 @@ class _PriceSearch:
         self.max_cost = float((steps / (w.gpus[:, None] * np.maximum(np.diff(w.spent, axis=1), 1))).max()) + 1e-12
 
     def run(self) -> None:
-        """Where one term of H outweighs the other, it carries the whole price; else the split is searched."""
+        """Search the split of lambda between the terms of H; a term that outweighs the other carries the whole price."""
         pull = self.choices.window.pull
         low, high = 0.0, pull
         at = self._settle(high)

@@ -228,7 +228,7 @@ class LowerHulls:
         return LowerHull(knot=self.knot[:, i], type_of=self.type_of[:, i], slope=self.slope[:, i], kind=self.kind)
 
     def pick(self, rows: Int) -> LowerHulls:
-        """Those at some of the prices."""
+        """Hulls at some of the prices."""
         knot, type_of, slope = self.knot[:, rows], self.type_of[:, rows], self.slope[:, rows]
         return LowerHulls(knot=knot, type_of=type_of, slope=slope, kind=self.kind)
 

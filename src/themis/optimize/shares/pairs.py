@@ -418,7 +418,7 @@ class PairProgram:
             yield a, b, mass_of
 
     def _price(self, worth: Float, time: Float, gpu: Float) -> tuple[list[tuple[int, int, int]], Float]:
-        """For each class its best pair on each type that is worth more than its price, and its largest surplus [C]."""
+        """Best pair of each class on each type that is worth more than its price, and the class's largest surplus [C]."""
         some = self.sharers
         found, most = self.partners.best(worth[some], gpu, time[some])
         surplus = np.zeros(len(self.classes.first))

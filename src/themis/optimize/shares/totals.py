@@ -79,7 +79,7 @@ class Worths(Mixes):
         return cls(ways=ways, need=need, part=part, bar=bar, gain=of_points, loss=bar - gained)
 
     def only(self, rows: Int) -> Worths:
-        """Those of some jobs."""
+        """The same for some of the jobs."""
         return Worths(
             ways=self.ways.only(rows),
             need=self.need[rows],

@@ -68,7 +68,7 @@ class Ways:
         return np.append(price, 0.0)[self.pool]
 
     def only(self, rows: Int) -> Ways:
-        """Those of some jobs."""
+        """The same for some of the jobs."""
         return Ways(
             rate=self.rate[:, rows],
             scale=self.scale[rows],
@@ -136,7 +136,7 @@ class Mixes:
         return np.zeros(len(way))
 
     def only(self, rows: Int) -> Mixes:
-        """Those of some jobs."""
+        """The same for some of the jobs."""
         return Mixes(ways=self.ways.only(rows), need=self.need[rows], part=self.part[:, rows], bar=self.bar[:, rows])
 
     def chosen(self, way: Int) -> Chosen:
@@ -153,7 +153,7 @@ class Chosen:
     part: Float
 
     def only(self, rows: Int) -> Chosen:
-        """Those of some jobs."""
+        """The same for some of the jobs."""
         return Chosen(mixes=self.mixes.only(rows), way=self.way[rows], part=self.part[rows])
 
     def gain(self) -> float:

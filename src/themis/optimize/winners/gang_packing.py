@@ -1,4 +1,4 @@
-"""Can these rows sit together? An exact answer, for gangs within machines and within racks.
+"""Exact test of whether rows fit together, for gangs within machines and within racks.
 
 Per GPU type: gangs within a machine need that many free GPUs there; gangs within a rack, and rows anchored to a rack,
 need the rack's free GPUs in sum, since their GPUs may be split over its machines; wide rows need only the total.

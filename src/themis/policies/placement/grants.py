@@ -65,7 +65,7 @@ def demand_of(s: Snapshot, a: int) -> Demand:
 
 
 def demands_of(s: Snapshot, apps: Int) -> dict[int, Demand]:
-    """``demand_of`` each of these app rows."""
+    """Demand of each of these app rows."""
     job, first = jobs_of(s, apps)
     number = np.repeat(np.arange(len(apps)), np.diff(np.append(first, len(job))))
     waits = s.job_held[job] == 0

@@ -1,4 +1,4 @@
-"""Into which gangs an app would split GPUs for its waiting jobs: the candidates of a bid, thinned out where they are many."""
+"""Splits of GPUs into gangs for an app's waiting jobs: the candidates of a bid, thinned out where there are many."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Candidates:
 
     @classmethod
     def of(cls, splits: list[Split]) -> Candidates:
-        """In their order, each once."""
+        """Values in their order, each once."""
         splits = list(dict.fromkeys(splits))
         large = [split for split in splits if max(split)[0] > 1]
         return cls(Splits.of(splits), Splits.of(large), Splits.of(x for x in splits if max(x)[0] == 1))

@@ -134,7 +134,7 @@ class MachineGpus:
 
 @dataclass(slots=True)
 class LeaseFold(Generic[AnyLease]):
-    """Takes what happens to leases in order. ``held`` : the leases that are held, by job; ``make`` : the kind of lease."""
+    """Fold of grants, renewals and ends of leases. ``held`` : the leases that are held, by job; ``make`` : the kind of lease."""
 
     make: Callable[..., AnyLease]
     held: dict[int, AnyLease] = field(default_factory=dict)

@@ -73,7 +73,7 @@ class Account:
 
 
 class SignedIn(Protocol):
-    """Those who have a token for a while, because they signed in elsewhere."""
+    """Users with a temporary token, who signed in elsewhere."""
 
     def holder(self, given: str) -> Caller | None:
         """The caller whose token has this hash and is valid now, or None."""

@@ -183,7 +183,7 @@ def last_day(journal: Path, epoch: Seconds, now: Seconds) -> Day:
 
 
 def _before(edges: Float, starts: Float, gpus: Float) -> Float:
-    """For each edge: the sum of gpus x (edge - start) over the starts before it; NaN: never."""
+    """Sum of gpus x (edge - start) over the starts before each edge; a start of NaN never happens."""
     known = np.isfinite(starts)
     order = np.argsort(starts[known])
     at, weight = starts[known][order], gpus[known][order]

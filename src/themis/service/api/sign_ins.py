@@ -109,7 +109,7 @@ class SignIns:
             )
 
     def _pruned(self, now: float, user: str) -> dict[str, SignIn]:
-        """Those that may still be used or renewed, with room for one more of the user."""
+        """Sign-ins that may still be used or renewed, with room for one more of the user."""
         kept = [s for s in self._tokens.values() if now < s.ends + (RENEWABLE_S if s.refresh else 0.0)]
         own = sorted((s for s in kept if s.user == user), key=lambda s: s.began)[: -(MOST_OF_USER - 1)]
         gone = {s.token for s in own}

@@ -16,7 +16,7 @@ from themis.service.engine.quarantine import quarantines
 
 
 def left_out(s: State) -> dict[int, str]:
-    """For each app without an eligible job: the reason why its first one waits (backoff | at_once | quota | budget)."""
+    """Reason why the first job of each app without an eligible job waits (backoff | at_once | quota | budget)."""
     if not (s.quotas or s.at_once or s.delayed):
         return {}
     job_id = np.flatnonzero(s.jobs.status[: s.jobs.size] <= Status.RUNNING)

@@ -177,7 +177,7 @@ class AgentRegistry:
         return self._round
 
     def present(self, apps: Iterable[int]) -> list[int]:
-        """Those of the apps that have a connected agent."""
+        """The apps, of those given, that have a connected agent."""
         with self._lock:
             return [a for a in apps if a in self._sessions] if self._sessions else []
 

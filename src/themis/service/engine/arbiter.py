@@ -219,7 +219,7 @@ class Arbiter:
 
     @property
     def settings(self) -> Settings:
-        """The core's."""
+        """Settings of the core."""
         return self.engine.core.settings
 
     @property
@@ -446,7 +446,7 @@ class Arbiter:
         return not self._closing and not self.quarantine.off
 
     def _contain(self, error: Exception, left: list[Message | Call], released: list[JobStopped], last: bool) -> None:
-        """After a transaction was rolled back: rebuild the core, and exclude what failed from the next try.
+        """Rebuild the core after a rollback, and exclude what failed from the next try.
 
         ``last`` : it is without any of its items.
         """

@@ -88,7 +88,7 @@ class Books:
             self.accounts.add(time, record)
 
     def close_others(self, held: Iterable[int]) -> None:
-        """After a repair: close leases that the state does not have at the time of their last charge."""
+        """Close leases that a repaired state does not have, at the time of their last charge."""
         assert self.accounts is not None
         for job in sorted(self.accounts.leases.held.keys() - set(held)):
             lease = self.accounts.leases.held.pop(job)

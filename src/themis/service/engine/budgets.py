@@ -109,7 +109,7 @@ class Budgets:
             self.due = None
 
     def of(self, user: str, now: Seconds, *, hard: bool) -> str:
-        """In words, the budgets of which a user has reached the hard limit, or only the soft one; empty without any."""
+        """Sentence about the budgets of which a user has reached the hard limit, or only the soft one; empty without any."""
         accounts = self.engine.books.accounts
         currency = accounts.tariff.currency if accounts else ""
         found = [s for s in self.standings.values() if user in s.members]

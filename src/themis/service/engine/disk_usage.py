@@ -104,7 +104,7 @@ def _bytes_of(path: Path) -> int:
 
 @dataclass(slots=True)
 class DiskWatch:
-    """Measures a data directory from time to time, in a thread, and says who may add to it.
+    """Periodic measurement of a data directory, in a thread, and the decision who may add to it.
 
     Attributes
     ----------

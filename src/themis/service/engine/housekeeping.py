@@ -86,7 +86,7 @@ class Housekeeping:
 
     @property
     def state(self) -> State:
-        """The core's."""
+        """Settings of the core."""
         return self.engine.core.state
 
     # ---- what happened -----------------------------------------------------------------------------------------------
@@ -324,7 +324,7 @@ class Housekeeping:
         self.budgets.change(config)
 
     def all_quotas(self, now: Seconds) -> None:
-        """After a start: update the unit of fairness and all quotas, which may have been added, removed or changed."""
+        """Update the unit of fairness and all quotas at a start, where each may have been added, removed or changed."""
         state, config = self.state, self.config
         fairness = config.fairness()
         if (state.between, state.groups) != (fairness.between, groups_of(fairness)):

@@ -195,7 +195,7 @@ class Quarantine:
 
 
 def _parties(state: State, owner: Owner) -> Callable[[Owner], Owner | str]:
-    """What the brake counts as one: all apps of a user, so that no user turns decisions off for others; else each owner."""
+    """Unit that the brake counts: all apps of a user, so that no user turns decisions off for others; otherwise each owner."""
     here = {state.app_specs[a].user for a in np.flatnonzero(state.apps.active[: state.apps.size]).tolist()}
     if owner.kind != "app" or not here - {state.app_specs[owner.number].user}:
         return lambda other: other

@@ -94,7 +94,7 @@ def _instead(snapshot: Snapshot, version: int, problem: str, seconds: Seconds) -
 
 
 class PolicySolver(Protocol):
-    """Takes one task at a time and replies later."""
+    """Worker that takes one task at a time and replies later."""
 
     def start(self, task: Task) -> None:
         """Begin; what was in flight is given up."""

@@ -428,7 +428,7 @@ def _reload(service: Service, reload: Callable[[], Config]) -> None:
 
 
 def _let_pass(home: Path, config: Config) -> None:
-    """Where jobs run as their submitters, let these reach their own jobs' folders, but read no folder above."""
+    """Let submitters, as whom jobs run, reach their own jobs' folders but read no folder above."""
     if os.geteuid() != 0 or config.single_trust:
         home.chmod(0o700)
         return

@@ -1,4 +1,4 @@
-"""Keeps the agents of a service's hosts running, by ssh."""
+"""Supervision, by ssh, of the agents on a service's hosts."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ends:
-    """Ends of apps.
+    """Times at which apps end.
 
     Attributes
     ----------
