@@ -12,6 +12,7 @@ from job_texts import faults, job, jobs
 
 from themis.errors import InputError
 from themis.jobs import After, When, build, check, decide, parse, read_jobs
+from themis.jobs.read import read_text
 from themis.jobs.written import JobText
 
 
@@ -329,6 +330,11 @@ def test_whatever_the_values_a_job_is_read_and_built_or_refused(data: dict[str, 
 @given(st.text(alphabet=st.characters(codec="utf-8"), max_size=60))
 def test_whatever_the_text_it_is_refused_in_a_sentence(text: str) -> None:
     _read_or_refused(text)
+
+
+def test_a_file_without_an_end_is_refused() -> None:
+    with pytest.raises(InputError, match=r"'/dev/zero' has more than 4000000 bytes, expected a job file or a script"):
+        read_text(Path("/dev/zero"))
 
 
 @CALM

@@ -44,6 +44,20 @@ def test_what_lies_in_a_data_directory_is_counted_by_user(tmp_path: Path) -> Non
         assert "of which eve has 6" in checked["finding"]
 
 
+def test_the_files_of_every_job_of_an_app_are_counted_and_of_the_first_user_who_sent_them(tmp_path: Path) -> None:
+    with world(tmp_path, 4) as w:
+        for user, names in (("ann", "ab"), ("eve", "bc")):
+            asked = request(f"app-{user}", gpus=(1, 1))
+            asked.user = user
+            asked.jobs.append(asked.jobs[0])
+            for job, name in zip(asked.jobs, names, strict=True):
+                job.program.bundle = name * 64
+                (tmp_path / "bundles" / (name * 64)).parent.mkdir(exist_ok=True)
+                (tmp_path / "bundles" / (name * 64)).write_bytes(b"x" * MIB)
+            w.ask(lambda a, asked=asked: submit(a, asked))
+        assert usage_of(tmp_path).users == {"ann": 2 * MIB, "eve": MIB}
+
+
 def test_files_beyond_a_users_quota_are_refused_and_others_are_not(tmp_path: Path) -> None:
     with world(tmp_path, 4) as w:
         left(tmp_path, w)

@@ -262,8 +262,9 @@ def submit(
     Example: [cyan]themis submit sweep.yaml[/cyan], [cyan]themis submit job.sh[/cyan]
     """
     from themis.cli import sbatch
+    from themis.jobs.read import read_text
 
-    text = _text_of(file)
+    text = read_text(file)
     if shell and not text.startswith("#!"):
         text = f"#!/bin/sh\n{text}"
     if sbatch.is_script(text, file):
@@ -300,14 +301,6 @@ def _read_here(service: Service, text: str, file: Path, user: str) -> list[pb.Su
     )
     say_notes(notes)
     return client.submit_all(requests)
-
-
-def _text_of(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
-        raise InputError(f"cannot read {str(file)!r}: {why}.") from None
 
 
 def cancel(apps: AppNames, output: Output = "table", home: Home = None) -> None:

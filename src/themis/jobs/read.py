@@ -20,7 +20,7 @@ from themis.jobs.runnable import check_shell, check_texts
 from themis.jobs.spec import Hints, Submission, Trial
 from themis.jobs.tuners import sweep, tuner_text
 from themis.jobs.written import JobText, SweepText
-from themis.limits import MOST_JOB_VALUES
+from themis.limits import LONGEST_FILE, MOST_JOB_VALUES
 from themis.machines.engines.program import URL
 from themis.model.speed import ProfileBook
 from themis.model.workload import Bag, Tuner
@@ -94,9 +94,13 @@ def read_jobs(
 
 
 def read_text(path: Path) -> str:
-    """The text of a file; InputError if it cannot be read."""
+    """The text of a file; InputError if it cannot be read, or has more than ``LONGEST_FILE`` bytes."""
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            data = file.read(LONGEST_FILE + 1)
+        if len(data) > LONGEST_FILE:
+            raise InputError(f"{str(path)!r} has more than {LONGEST_FILE} bytes, expected a job file or a script.")
+        return data.decode().replace("\r\n", "\n")
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
         raise InputError(f"cannot read {str(path)!r}: {why}.") from None

@@ -62,10 +62,12 @@ def usage_of(home: Path, running: Collection[int] = ()) -> DiskUsage:
     users, rest = dict[str, int](), dict[str, int]()
     with closing(_reading(home / "journal.db")) as db:
         of_job: dict[int, str] = dict(db.execute("SELECT DISTINCT job, user FROM leases"))
-        bundles = db.execute("SELECT json_extract(programs, '$[0].bundle'), user FROM apps GROUP BY 1").fetchall()
+        bundles = db.execute(
+            "SELECT json_extract(p.value, '$.bundle'), user, MIN(app) FROM apps, json_each(programs) p GROUP BY 1"
+        ).fetchall()
         of_app: dict[int, str] = dict(db.execute("SELECT app, user FROM apps"))
     found = [(of_job.get(job), folder, job in running) for job, folder in _folders(home / "run")]
-    found += [(user, home / "bundles" / name, False) for name, user in bundles if name]
+    found += [(user, home / "bundles" / name, False) for name, user, _ in bundles if name]
     if (copies := home / "copies" / "copies.db").exists():
         with closing(_reading(copies)) as db:
             rows = db.execute("SELECT app, sha256 FROM copies GROUP BY sha256").fetchall()
@@ -119,6 +121,8 @@ class DiskWatch:
     added: dict[str, int] = field(default_factory=dict)
     """Bytes that were let in since the last measurement, by user."""
     thread: threading.Thread = field(default_factory=threading.Thread)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held to change ``added``: calls and copies come in threads of their own."""
 
     def run(self, now: Seconds) -> None:
         """Begin to measure if it is time."""
@@ -132,12 +136,15 @@ class DiskWatch:
 
     def measure(self, running: Collection[int], now: Seconds) -> None:
         """Measure now; what cannot be read leaves what was found before."""
-        began, added = time.monotonic(), self.added
-        self.added = {}
+        began = time.monotonic()
+        with self.lock:
+            added, self.added = self.added, {}
         try:
             self.found = usage_of(self.home, running)
         except (OSError, sqlite3.Error):
-            self.added = added
+            with self.lock:
+                for user, size in added.items():
+                    self.added[user] = self.added.get(user, 0) + size
         self.at = max(self.at, now + REST * (time.monotonic() - began))
 
     def rest(self) -> tuple[str, Mapping[str, int]]:
@@ -153,10 +160,14 @@ class DiskWatch:
         """
         if self.found is None or not self.quota:
             return
-        limit, have = limit_of(self.quota, self.found.size), self.found.users.get(user, 0) + self.added.get(user, 0)
-        if have - instead + size > limit:
-            raise NoRoomInStore(
-                f"user {user} has {size_words(have)} in the service's data directory, and {size_words(size)} more exceed the quota "
-                f"of {size_words(limit)} (user_disk); remove checkpoints and outputs that are not needed."
-            )
-        self.added[user] = self.added.get(user, 0) + size - instead
+        limit = limit_of(self.quota, self.found.size)
+        with self.lock:
+            added = self.added.get(user, 0)
+            have = self.found.users.get(user, 0) + added
+            if have - instead + size <= limit:
+                self.added[user] = added + size - instead
+                return
+        raise NoRoomInStore(
+            f"user {user} has {size_words(have)} in the service's data directory, and {size_words(size)} more exceed the quota "
+            f"of {size_words(limit)} (user_disk); remove checkpoints and outputs that are not needed."
+        )
