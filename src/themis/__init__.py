@@ -7,12 +7,13 @@ from themis.version import __version__
 if TYPE_CHECKING:
     from themis.client.agent import Agent
     from themis.client.client import Client
+    from themis.sim.study import simulate
 
-__all__ = ["Agent", "Client", "__version__"]
+__all__ = ["Agent", "Client", "__version__", "simulate"]
 
 
 def __getattr__(name: str) -> object:
-    """``Client`` and ``Agent`` when they are first asked for: simulations do not load gRPC."""
+    """``Client``, ``Agent`` and ``simulate`` when they are first asked for: neither half loads the other."""
     if name == "Client":
         from themis.client.client import Client
 
@@ -21,4 +22,12 @@ def __getattr__(name: str) -> object:
         from themis.client.agent import Agent
 
         return Agent
+    if name == "simulate":
+        from themis.sim.study import simulate
+
+        return simulate
     raise AttributeError(f"module 'themis' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -13,7 +13,10 @@ from themis.sim.plan import Plan
 
 
 def test_a_winner_that_is_charged_nothing_is_logged_to_keep_all() -> None:
-    run, records = Plan(workload="demo:hours=2").runs()[0].simulation, list[tuple[Seconds, Record]]()
+    run, records = (
+        Plan(workload="demo:hours=2", policies=("themis",)).runs()[0].simulation,
+        list[tuple[Seconds, Record]](),
+    )
     run.run(sink=lambda time, record: records.append((time, record)))
     full = 0
     for time, answer, proof in _auctions(records):

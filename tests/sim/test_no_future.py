@@ -209,7 +209,9 @@ def test_the_generator_of_shockwaves_jobs_shows_no_future(monkeypatch: pytest.Mo
 
 def test_estimates_of_speeds_depend_on_declared_batch_sizes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     book = gavel_book()
-    plan = Plan(workload="shockwave_jobs:jobs=6,gpus=8", cluster=CLUSTER, estimate={"references": "3"})
+    plan = Plan(
+        workload="shockwave_jobs:jobs=6,gpus=8", cluster=CLUSTER, policies=("themis",), estimate={"references": "3"}
+    )
     plain = load_workload("shockwave_jobs", jobs=6, gpus=8)
     other = with_regimes(plain, {job.name: 0 for app in plain.apps for job in app.jobs}, random.Random(3))
     cluster = load_cluster(CLUSTER)

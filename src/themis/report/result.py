@@ -35,7 +35,7 @@ class Inputs:
     assumed: tuple[AssumedSpeed, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RunMetrics(Numbers):
     """A report on one run: its conditions, its metrics (``Numbers``), its apps, jobs and series. In seconds."""
 
@@ -68,6 +68,12 @@ class RunMetrics(Numbers):
     """Forecasts of each job, where the policy plans; otherwise empty."""
     coverage: Coverage = field(default_factory=Coverage)
     """Coverage of 80 % intervals of apps' starts and finishes."""
+
+    def __repr__(self) -> str:
+        return (
+            f"<RunMetrics of {self.policy}, seed {self.seed}: {len(self.apps)} apps of {self.workload} on {self.cluster}, "
+            f"makespan {self.makespan:.0f} s, worst rho_reference {self.rho_reference.max:.2f}>"
+        )
 
     @property
     def completed(self) -> tuple[AppRow, ...]:

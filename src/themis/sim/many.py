@@ -9,16 +9,18 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import ModuleType
 from typing import Generic, Protocol, TypeVar
 
 from themis.errors import InputError, InvariantBroken, ThemisError
@@ -182,7 +184,8 @@ class _Processes(Generic[T]):
     def _start(self, index: int, run: SimulationRun) -> None:
         receive, send = self.context.Pipe(duplex=False)
         process = self.context.Process(target=_child, args=(send, index, run, self.fold), daemon=True)  # type: ignore[attr-defined]
-        process.start()
+        with _no_main():
+            process.start()
         send.close()
         self.active[receive] = (index, process)
         self.watch(Progress(index=index))
@@ -212,6 +215,17 @@ def _context() -> BaseContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     return context
+
+
+@contextmanager
+def _no_main() -> Iterator[None]:
+    """Keep children from importing the caller's script again, which they do not need: it might begin these runs itself."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _child(send: Connection, index: int, run: SimulationRun, fold: Callable[[], RecordFold[T]]) -> None:

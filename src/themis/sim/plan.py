@@ -25,7 +25,7 @@ from themis.model.settings import Settings
 from themis.model.speed import ProfileBook
 from themis.model.units import Seconds
 from themis.model.workload import Workload
-from themis.policies.api import check_types, make_policy
+from themis.policies.api import Policy, check_types, make_policy
 from themis.sim.many import SimulationRun
 from themis.sim.runner import Outage, Simulation, outages
 from themis.traces.formats import book_for, build_options, load_workload
@@ -43,9 +43,11 @@ class Plan:
 
     Attributes
     ----------
-    workload : a generator or a trace file, with options after a colon. ``format`` : of the file; empty: by its header.
-    options : of the workload, in addition to those after the colon. ``cluster`` : a preset, a shorthand or a file.
-    policies : names, with parameters after a colon. ``settings`` : text by name, as in ``Settings``.
+    workload : a generator or a trace file, with options after a colon, or a ``Workload``, the same for each seed.
+    format : of the file; empty: by its header.
+    options : of the workload, in addition to those after the colon. ``cluster`` : a preset, a shorthand, a file
+        or a ``Cluster``.
+    policies : names, with parameters after a colon, or policies, each with a name. ``settings`` : text by name, as in ``Settings``.
     profiles : books that speeds are from, as ``traces.profiles.library.load_book`` takes them; empty: what the workload is of.
     estimate : how much of models' speeds is known before their jobs run, as text by name
     (``fairness.forecasts.believed.Estimation``);
@@ -53,9 +55,9 @@ class Plan:
     mtbf : mean time between failures of one machine, 0 for none. ``repair`` : how long it is away.
     """
 
-    workload: str = "demo"
-    cluster: str = "demo-32"
-    policies: Sequence[str] = ("themis",)
+    workload: str | Workload = "demo"
+    cluster: str | Cluster = "demo-32"
+    policies: Sequence[str | tuple[str, Policy]] = ("fair_finish",)
     seeds: Sequence[int] = (0,)
     settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     format: str = ""
@@ -76,8 +78,8 @@ class Plan:
             raise InputError(
                 f"mtbf is {self.mtbf} s, expected 0 (no failures) or more; repair is {self.repair} s, expected more than 0."
             )
-        cluster = load_cluster(self.cluster)
-        policies = [(spec, make_policy(spec)) for spec in self.policies]
+        cluster = load_cluster(self.cluster) if isinstance(self.cluster, str) else self.cluster
+        policies = [(given, make_policy(given)) if isinstance(given, str) else given for given in self.policies]
         for spec, policy in policies:
             try:
                 check_types(policy, cluster.gpu_types)
@@ -107,7 +109,7 @@ class Plan:
 
     def book(self) -> ProfileBook:
         """The profiles of all runs."""
-        name, _ = split_parameters(self.workload)
+        name = split_parameters(self.workload)[0] if isinstance(self.workload, str) else ""
         return load_book(self.profiles or book_for(name), default_home() / "profiles")
 
     def _believed(self, cluster: Cluster, book: ProfileBook, workload: Workload, seed: int) -> ProfileBook | None:
@@ -126,14 +128,7 @@ class Plan:
 
     def _input(self, cluster: Cluster, book: ProfileBook, seed: int) -> tuple[Workload, tuple[Outage, ...]]:
         """One seed's apps and machine failures, the same for every policy."""
-        name, given = split_parameters(self.workload)
-        options: dict[str, Any] = {**given, **self.options}
-        for key in ("seed", "book", "format"):
-            if key in options:
-                raise InputError(f"workload {self.workload!r}: {key} is not one of its options; give it on its own.")
-        workload = load_workload(name, seed=seed, book=book, format=self.format, **options)
-        if not workload.apps:
-            raise InputError(f"workload {self.workload!r} has no apps, expected at least one.")
+        workload = self._workload(book, seed) if isinstance(self.workload, str) else self.workload
         check_fits(workload, cluster, book)
         check_lengths(workload, book)
         if not self.mtbf:
@@ -142,6 +137,18 @@ class Plan:
         work = sum(app_work(app, book) for app in workload.apps) / cluster.gpus
         until = workload.apps[-1].arrival + 10 * work + 86400.0
         return workload, outages(cluster, mtbf_s=self.mtbf, lasts_s=self.repair, until=until, seed=seed)
+
+    def _workload(self, book: ProfileBook, seed: int) -> Workload:
+        assert isinstance(self.workload, str)
+        name, given = split_parameters(self.workload)
+        options: dict[str, Any] = {**given, **self.options}
+        for key in ("seed", "book", "format"):
+            if key in options:
+                raise InputError(f"workload {self.workload!r}: {key} is not one of its options; give it on its own.")
+        workload = load_workload(name, seed=seed, book=book, format=self.format, **options)
+        if not workload.apps:
+            raise InputError(f"workload {self.workload!r} has no apps, expected at least one.")
+        return workload
 
 
 def split_policies(texts: Iterable[str]) -> list[str]:
