@@ -17,6 +17,8 @@ Seconds: TypeAlias = float
 MOST_JOBS = limits.JOBS.most
 """Maximum number of jobs of an app: of an array, or trials of a sweep."""
 MOST_GPUS = int(limits.GPUS.most)
+UNKNOWN_WORK_S: Seconds = 3.75 * 3600
+"""Assumed run time of a job without estimates, on its fewest GPUs."""
 
 
 class Unreadable(ValueError):

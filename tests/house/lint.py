@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "themis"
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
-sys.path[:0] = [str(ROOT / "tests"), str(Path(__file__).parent)]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "website"), str(Path(__file__).parent)]
 
 from circles import circles_of_package  # noqa: E402
 from words import in_package, in_pages  # noqa: E402
@@ -162,6 +162,15 @@ def changed_quote(root: Path) -> Iterator[str]:
         yield f"{path.relative_to(root)}:{found.lineno}: ARCHITECTURE.md quotes another text of `decide`: copy this one"
 
 
+def changed_tables(root: Path) -> Iterator[str]:
+    """Pages whose tables of settings differ from the settings."""
+    from settings_tables import TABLES, page
+
+    for name in sorted({name for name, _ in TABLES}):
+        if page(name) != (root / "docs" / name).read_text(encoding="utf-8"):
+            yield f"docs/{name}:1: its tables differ from the settings: python website/settings_tables.py"
+
+
 KINDS = {"TimeShare", "RoundPlan", "GpuGrant"}
 MAY_LOOK = ("core/intend.py", "model/", "policies/", "testing/")
 """The one module of the core; what makes answers, writes them down, and checks policies."""
@@ -214,6 +223,7 @@ def findings() -> Iterator[str]:
     yield from circles_of_package()
     yield from wrong_unsteady()
     yield from changed_quote(ROOT)
+    yield from changed_tables(ROOT)
     yield from kinds_of_answers(PACKAGE)
     yield from assigned_statuses(PACKAGE)
 

@@ -39,11 +39,11 @@ from themis.model.events import (
 )
 from themis.model.settings import Settings
 from themis.model.units import Locality
-from themis.model.workload import Group, User
 from themis.policies.api import make_policy
 from themis.service.api import views
 from themis.service.api.submission import Limit, _free_name, submit
 from themis.service.engine.arbiter import Arbiter
+from themis.service.engine.config import GroupSettings, UserSettings
 from themis.service.engine.engine import Engine
 from themis.service.engine.journal import Journal, export, read_records
 from themis.service.engine.pending_calls import Call, Closed
@@ -465,7 +465,8 @@ def test_nothing_that_a_restart_does_not_need_stays_in_memory_of_apps_that_are_o
 
 
 def test_gangs_grow_to_the_cluster_at_most_and_users_have_weights(tmp_path: Path) -> None:
-    with world(tmp_path, 2, users=(User(name="u", weight=1.5, group="g"),), groups=(Group(name="g", weight=2.0),)) as w:
+    users, groups = {"u": UserSettings(weight=1.5, group="g")}, {"g": GroupSettings(weight=2.0)}
+    with world(tmp_path, 2, users=users, groups=groups) as w:
         enter(w, gpus=(1, 1_000_000), weight=2.0)
         state = w.arbiter.state
         assert (state.job_specs[0].gpus_max, state.apps.given[0]) == (2, 6.0)

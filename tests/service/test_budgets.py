@@ -11,10 +11,9 @@ from fake import World, world
 from test_arbiter import enter
 
 from themis.client import themis_pb2 as pb
-from themis.model.workload import Group, User
 from themis.service.api import views
 from themis.service.engine.budgets import period
-from themis.service.engine.config import Budget
+from themis.service.engine.config import Budget, GroupSettings, UserSettings
 
 HOUR = 3600.0
 LEASE: dict[str, Any] = {
@@ -38,9 +37,8 @@ def run_for(w: World, seconds: float, step: float = 60.0) -> None:
 
 
 def test_a_hard_limit_ends_leases_and_the_next_day_renews_the_budget(tmp_path: Path) -> None:
-    budget = {"u": Budget(hard=1.0, per="day")}
-    users = (User(name="u"),)
-    with world(tmp_path, 3, users=users, user_budgets=budget, **LEASE) as w:
+    users = {"u": UserSettings(budget=Budget(hard=1.0, per="day"))}
+    with world(tmp_path, 3, users=users, **LEASE) as w:
         enter(w, "mine", gpus=(2, 2), steps=1e6)
         enter(w, "other", user="v", steps=1e6)
         run_for(w, HOUR / 4)
@@ -63,7 +61,7 @@ def test_a_hard_limit_ends_leases_and_the_next_day_renews_the_budget(tmp_path: P
 
 
 def test_a_soft_limit_only_warns(tmp_path: Path) -> None:
-    with world(tmp_path, 1, others_budget=Budget(hard=5.0, soft=0.5), **LEASE) as w:
+    with world(tmp_path, 1, others=GroupSettings(budget=Budget(hard=5.0, soft=0.5)), **LEASE) as w:
         enter(w, steps=1e6)
         run_for(w, HOUR / 4)
         assert row(w).warning == ""
@@ -78,9 +76,8 @@ def test_a_soft_limit_only_warns(tmp_path: Path) -> None:
 
 def test_a_group_shares_a_budget_of_cost_and_it_holds_over_a_restart(tmp_path: Path) -> None:
     more = {
-        "users": (User(name="u", group="g"), User(name="v", group="g")),
-        "groups": (Group(name="g"),),
-        "group_budgets": {"g": Budget(hard=10.0, of="cost", per="total")},
+        "users": {"u": UserSettings(group="g"), "v": UserSettings(group="g")},
+        "groups": {"g": GroupSettings(budget=Budget(hard=10.0, of="cost", per="total"))},
         "prices": {"gpu": 10.0},
         "currency": "EUR",
         **LEASE,
@@ -96,7 +93,7 @@ def test_a_group_shares_a_budget_of_cost_and_it_holds_over_a_restart(tmp_path: P
         w.turn(1.0)
         assert w.arbiter.state.quotas == quotas == {"budget group g": (("u", "v"), 0)}
         assert row(w).waits == "budget"
-    more["group_budgets"] = {"g": Budget(hard=50.0, of="cost", per="total")}
+    more["groups"] = {"g": GroupSettings(budget=Budget(hard=50.0, of="cost", per="total"))}
     with world(tmp_path, 2, clock=clock, **more) as w:
         run_for(w, 120.0)
         assert not w.arbiter.state.quotas

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -13,16 +12,13 @@ from test_changing import put, whole
 
 from audit import near
 from themis.errors import InputError
-from themis.jobs.file_errors import keys_of
 from themis.machines.engines.program import GangIdle
 from themis.model.events import AccountingSet, SettingsChanged
-from themis.model.workload import Group, User
 from themis.service.api import prometheus
 from themis.service.api import setting_calls as rows
-from themis.service.engine.config import Budget, Config, Notify
-from themis.service.engine.setting_changes import NAMED, PLAIN, RESTART, values_of, with_values
+from themis.service.engine.config import SETTINGS, Budget, Config, GroupSettings, Notify, UserSettings
+from themis.service.engine.setting_changes import LIVE, RESTART, values_of, with_values
 from themis.service.operations.changing import changed
-from themis.service.operations.service_settings import ServiceText
 
 
 def cost(w: World) -> dict[str, float]:
@@ -39,23 +35,17 @@ def set_all(w: World, texts: dict[str, object]) -> list[str]:
 
 
 def test_every_setting_can_change_or_is_read_at_a_start() -> None:
-    """A setting that is added to ``Config`` has to be added to one of the three."""
-    found = [*PLAIN.values(), *RESTART.values(), *NAMED]
-    assert sorted(found) == sorted(field.name for field in fields(Config))
-    for key in keys_of(ServiceText):
+    assert {*LIVE} | {*RESTART} == {*SETTINGS}
+    for key in SETTINGS:
         with pytest.raises(InputError) as error:
             changed(Config(gpus=2), {key: "[?]"})
         assert "unknown setting" not in str(error.value) or key in ("users", "groups", "others"), error.value
     whole_config = Config(
         cluster=None,
         gpus=3,
-        users=(User(name="a.b", weight=2.0, group="g"),),
-        groups=(Group(name="g", weight=3.0),),
-        user_gpus={"a.b": 1},
-        group_gpus={"g": 2},
-        user_budgets={"a.b": Budget(hard=1.0, per="day")},
-        group_budgets={"g": Budget(soft=2.0, of="cost")},
-        others_budget=Budget(hard=0.0),
+        users={"a.b": UserSettings(weight=2.0, group="g", gpus=1, budget=Budget(hard=1.0, per="day"))},
+        groups={"g": GroupSettings(weight=3.0, gpus=2, budget=Budget(soft=2.0, of="cost"))},
+        others=GroupSettings(budget=Budget(hard=0.0)),
         prices={"H200": 3.5, "*": 1.0},
         currency="EUR",
         time_zone="Asia/Tokyo",
@@ -133,10 +123,10 @@ def test_budgets_are_given_raised_and_removed_while_apps_run(tmp_path: Path) -> 
         put(w, users__u__budget="none", others__budget__soft=0.1)
         run_for(w, 120.0)
         assert (row(w).state, row(w).warning, w.arbiter.state.quotas) == ("running", "", {})
-        assert w.arbiter.config.user_budgets == {}
+        assert all(user.budget is None for user in w.arbiter.config.users.values())
         put(w, users__u="none", others__budget="none", groups__g__weight=1, groups__g__budget__hard=1)
-        assert w.arbiter.config.others_budget is None
-        assert w.arbiter.config.group_budgets == {"g": Budget(hard=1.0)}
+        assert w.arbiter.config.others.budget is None
+        assert w.arbiter.config.groups == {"g": GroupSettings(budget=Budget(hard=1.0))}
         assert put(w, groups__g__budget__hard="none", groups__g__budget__per="none") == [
             "groups.g.budget.hard: 1 -> none"
         ]
@@ -203,7 +193,7 @@ def test_addresses_of_notifications_are_neither_listed_nor_recorded(tmp_path: Pa
         ("price", "3", "price is a setting for each GPU type; expected `price.H200=3.5`"),
         ("price.gpu", "x", "got 'x', expected a number"),
         ("price.gpu", "-1", "got -1"),
-        ("price.gpu", "nan", "got nan"),
+        ("price.gpu", "nan", "got 'nan'"),
         ("price.gpu", "none", "unknown price 'gpu'"),
         ("prise.gpu", "1", "unknown setting 'prise.gpu'"),
         ("currency", "12", "a currency of at most 10 letters"),

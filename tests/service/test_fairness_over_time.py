@@ -12,14 +12,13 @@ from test_budgets import HOUR, LEASE, run_for
 from test_http_api import TOKEN, Caller, serving
 
 from themis.client import themis_pb2 as pb
-from themis.model.workload import User
 from themis.service.api import fairness
 from themis.service.api.access import Access
 from themis.service.api.access import Caller as Who
 from themis.service.api.http_server import HttpServer
 from themis.service.api.methods import Api
 from themis.service.api.setting_calls import Door
-from themis.service.engine.config import Budget, Config
+from themis.service.engine.config import Budget, Config, UserSettings
 from themis.service.operations.backups import back_up_apart
 from themis.service.operations.changing import changed
 
@@ -84,8 +83,8 @@ def test_a_long_journal_is_read_in_pieces(shared: World, tmp_path: Path, monkeyp
 
 
 def test_budgets_say_what_is_used_and_only_to_whom_they_apply(tmp_path: Path) -> None:
-    budget = {"u": Budget(soft=0.5, hard=10.0, per="day")}
-    with world(tmp_path, 3, users=(User(name="u"),), user_budgets=budget, **LEASE) as w:
+    users = {"u": UserSettings(budget=Budget(soft=0.5, hard=10.0, per="day"))}
+    with world(tmp_path, 3, users=users, **LEASE) as w:
         enter(w, "mine", gpus=(2, 2), steps=1e6)
         run_for(w, HOUR / 2)
         (row,) = api_of(w, tmp_path).Budgets(pb.UsersRequest()).budgets

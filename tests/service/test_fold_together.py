@@ -14,10 +14,10 @@ from late import LateSolver, something
 from audit import audit, engine_over, same
 from themis.cli.report import replay_home
 from themis.model.events import GpusWithheld
-from themis.model.workload import Group, User
 from themis.policies.api import make_policy
 from themis.service.api import views
 from themis.service.engine import state_snapshots
+from themis.service.engine.config import GroupSettings, UserSettings
 from themis.service.engine.folding import fold
 
 SEEDS = int(os.environ.get("THEMIS_FOLDS", "1"))
@@ -61,9 +61,8 @@ def test_what_meets_in_one_home_folds_to_the_last_bit(
     for life, between in enumerate(BETWEEN):
         settings: dict[str, Any] = {
             "between": between,
-            "users": (User(name="u0", weight=0.37, group="g"), User(name="u1", weight=1 / 3)),
-            "groups": (Group(name="g", weight=float(rng.choice([7.0, 1e-6, 1e6]))),),
-            "user_gpus": {"u1": life},
+            "users": {"u0": UserSettings(weight=0.37, group="g"), "u1": UserSettings(weight=1 / 3, gpus=life)},
+            "groups": {"g": GroupSettings(weight=float(rng.choice([7.0, 1e-6, 1e6])))},
             "lease_s": 4.0,
             "shortest_lease_s": 2.0,
         }

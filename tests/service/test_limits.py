@@ -15,17 +15,16 @@ from themis.errors import InputError, UnknownName
 from themis.machines.engines.program import ABSENT, Ending
 from themis.model.cluster import Machine
 from themis.model.events import Grant, JobStarted, JobStopped, MachineJoined, Revoke
-from themis.model.workload import User
 from themis.service.api import views
 from themis.service.api.submission import submit
+from themis.service.engine.config import GroupSettings, UserSettings
 from themis.service.engine.journal import Entry
 
 POLICIES = ("themis", "fifo", "drf", "max_min_fairness")
 VISION: dict[str, Any] = {
-    "users": (User(name="ada", group="vision"), User(name="alan", group="vision")),
-    "user_gpus": {"ada": 2},
-    "group_gpus": {"vision": 3},
-    "others_gpus": 1,
+    "users": {"ada": UserSettings(group="vision", gpus=2), "alan": UserSettings(group="vision")},
+    "groups": {"vision": GroupSettings(gpus=3)},
+    "others": GroupSettings(gpus=1),
 }
 
 
@@ -98,7 +97,7 @@ def test_quotas_may_change_between_two_starts_and_leases_then_run_out(tmp_path: 
     with world(tmp_path, 4, clock=clock) as w:
         enter(w, "a", user="zoe", jobs=4, steps=1000.0)
         assert held_by(w, "zoe") == 4
-    with world(tmp_path, 4, clock=clock, others_gpus=1) as w:
+    with world(tmp_path, 4, clock=clock, others=GroupSettings(gpus=1)) as w:
         for _ in range(4):
             w.turn(1.1)
         assert held_by(w, "zoe") == 1

@@ -13,7 +13,7 @@ from simulation.disk import MOMENTS
 from simulation.plan import ACTIVE_S, POLICIES, Action, Event, Fault
 from themis.errors import InputError
 from themis.service.engine.arbiter import Arbiter
-from themis.service.engine.config import Budget, Config
+from themis.service.engine.config import Budget, Config, GroupSettings
 from themis.service.engine.setting_changes import values_of
 from themis.service.operations.changing import changed
 
@@ -120,7 +120,7 @@ def configured(config: Config, target: str) -> Config:
     """What the next start is given: prices, and a budget of each user."""
     texts = _texts(target)
     budget = Budget(hard=float(texts["budget"]), per="total") if "budget" in texts else None
-    return replace(config, prices={"*": float(texts["price"])}, currency="EUR", others_budget=budget)
+    return replace(config, prices={"*": float(texts["price"])}, currency="EUR", others=GroupSettings(budget=budget))
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class Settings:
     def changed(self) -> bool:
         """A setting may be in force that refuses a submission: machines are too small, or a budget is used up."""
         edited = any(isinstance(event, Action) and event.what == "edit" for event in self.world.plan.events)
-        return bool(self.made) or edited or self.world.service.config.others_budget is not None
+        return bool(self.made) or edited or self.world.service.config.others.budget is not None
 
     def edit(self, target: str) -> None:
         """The operator changes the file that the service reads at its start, or when it is told to."""
@@ -245,8 +245,8 @@ class Settings:
         lifted = [f"users.{user}.gpus=none" for user in USERS]
         target = " ".join([*sizes, *lifted, "others.gpus=none", "lease=8", "tick=1"])
         world.users.does(Action(at=world.now, what="set", target=target))
-        if world.service.config.others_budget is not None:
-            world.service.config = replace(world.service.config, others_budget=None)
+        if world.service.config.others.budget is not None:
+            world.service.config = replace(world.service.config, others=GroupSettings())
             world.service.stop()
 
 

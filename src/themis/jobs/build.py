@@ -26,9 +26,10 @@ from themis.machines.engines.program import Program, Programs
 from themis.model.speed import DEFAULT_SLOWDOWN, Curve, Profile, ProfileBook, linear
 from themis.model.units import Float, Seconds
 from themis.model.workload import App, Job, Regime
+from themis.sizes import UNKNOWN_WORK_S
 from themis.traces.profiles.models import DEFAULT_BOOK, GENERIC
 
-PRIOR_S = 3.75 * 3600
+PRIOR_S = UNKNOWN_WORK_S
 """Assumed duration of a job without estimates, in seconds on its fewest GPUs (the median task of Themis Figure 4)."""
 
 

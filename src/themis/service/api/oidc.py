@@ -18,13 +18,12 @@ from typing import Any
 
 from themis.client import themis_pb2 as pb
 from themis.errors import InputError, ThemisError
-from themis.model.workload import User
 from themis.service.api.access import NAME, Caller, hash_of
 from themis.service.api.audit import Audit
 from themis.service.api.sign_ins import METHOD, SignIns
 from themis.service.api.submission import Limit
 from themis.service.engine.arbiter import Arbiter
-from themis.service.engine.config import Config
+from themis.service.engine.config import Config, UserSettings
 from themis.trust.oidc.asking import ProviderDown
 from themis.trust.oidc.provider import Device, Provider, Signed, Waiting
 from themis.trust.oidc.seal import Broken, seal, unseal
@@ -277,8 +276,8 @@ def place(arbiter: Arbiter, sign_ins: SignIns, who: Identity) -> None:
 
     def do() -> None:
         config = arbiter.config
-        wanted = next((group.name for group in config.groups if group.name in who.groups), "")
-        current = next((user.group for user in config.users if user.name == who.user), "")
+        wanted = next((group for group in config.groups if group in who.groups), "")
+        current = config.group_of(who.user)
         if wanted != current and (wanted or current == sign_ins.group(who.user)):
             arbiter.change(lambda before: _with_group(before, who.user, wanted), METHOD)
         sign_ins.set_group(who.user, wanted)
@@ -288,14 +287,6 @@ def place(arbiter: Arbiter, sign_ins: SignIns, who: Identity) -> None:
 
 def _with_group(config: Config, name: str, group: str) -> Config:
     """An unlisted user keeps the weight, quota and budget of unlisted users."""
-    if any(user.name == name for user in config.users):
-        return replace(
-            config, users=tuple(replace(user, group=group) if user.name == name else user for user in config.users)
-        )
-    gpus, budgets = dict(config.user_gpus), dict(config.user_budgets)
-    if config.others_gpus is not None:
-        gpus[name] = config.others_gpus
-    if config.others_budget is not None:
-        budgets[name] = config.others_budget
-    user = User(name=name, weight=config.others_weight, group=group)
-    return replace(config, users=(*config.users, user), user_gpus=gpus, user_budgets=budgets)
+    of = config.users.get(name, config.others)
+    user = UserSettings(weight=of.weight, gpus=of.gpus, budget=of.budget, group=group or None)
+    return replace(config, users={**config.users, name: user})

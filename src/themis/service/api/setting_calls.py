@@ -35,7 +35,7 @@ def settings(arbiter: Arbiter) -> pb.SettingsReply:
     values = values_of(arbiter.config)
     for name in sorted(values.keys() | RESTART.keys()):
         restart = name in RESTART
-        value = getattr(arbiter.live.given, RESTART[name]) if restart else values[name]
+        value = getattr(arbiter.live.given, RESTART[name].field) if restart else values[name]
         row = out.settings.add(name=name, value=words(name, value), restart=restart)
         if name in changed:
             _, since, user = changed[name]

@@ -1,249 +1,460 @@
-"""The settings of an arbiter, checked: frozen data. How people write them is ``operations.settings``."""
+"""The settings of a service: one model, from which all that names a setting derives (``themis.setting``). Frozen data, checked."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
 
-from themis.errors import InputError, UnknownName
-from themis.jobs.build import PRIOR_S
-from themis.machines.agent.means import AUTO, WANTED
-from themis.model.cluster import Cluster
-from themis.model.events import AccountingSet, FairnessSet
-from themis.model.settings import Settings
-from themis.model.units import Seconds
-from themis.model.workload import Group, User, members
-from themis.report.accounts.days import local_zone
+from themis import limits, sizes
+from themis.errors import InputError, counted
+from themis.machines.agent.cells import MOST_PROCESSES
+from themis.machines.agent.means import WANTED
+from themis.setting import (
+    ABSOLUTE,
+    DURATION,
+    MEMORY,
+    ROOM,
+    SWITCH,
+    TEXT,
+    WAIT,
+    Kind,
+    choice,
+    each,
+    entry,
+    listed,
+    number,
+    plain_words,
+    setting,
+    settings_of,
+    size_words,
+    text,
+    whole,
+    words,
+)
+from themis.sizes import Seconds, Unreadable
 from themis.trust.oidc.provider_settings import OidcSettings
 
-ENGINES = ("local", "ray", "fleet")
-TLS = ("auto", "on", "off")
+if TYPE_CHECKING:
+    from themis.model.cluster import Cluster
+    from themis.model.events import AccountingSet, FairnessSet
+    from themis.model.settings import Settings
 
 ELSEWHERE = {"ray": "Ray's nodes", "fleet": "those that join with `themis agent join`"}
 """Engines with machines other than this one, and a name for these machines."""
 LISTEN = "127.0.0.1:7435"
+NOTICES = ("finished", "failed", "preempted", "idle", "intrusion", "budget", "machine_lost", "disk")
+DAY = 86400.0
+
+
+# ---- kinds of values that only these settings have -------------------------------------------------------------------------
+
+
+def _name(value: Any) -> str:
+    from themis.jobs import readers
+
+    return readers.name(value)
+
+
+def _folder(value: Any) -> str:
+    if not PurePath(text(value)).is_absolute():
+        raise Unreadable("an absolute path, which is the same on every node")
+    from themis.jobs import readers
+
+    return readers.folder(value)
+
+
+def _listen(value: Any) -> str:
+    host, _, port = text(value).rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise Unreadable("HOST:PORT, such as 0.0.0.0:7435")
+    return text(value)
+
+
+def _message(value: Any) -> int:
+    try:
+        size = sizes.memory(value)
+    except Unreadable:
+        size = 0
+    if not 64 << 10 <= size <= (2 << 30) - 1:  # enough for every call without a job, and the maximum of gRPC
+        raise Unreadable("memory with its unit, from 64 KiB to just below 2 GiB, such as 4 MiB")
+    return size
+
+
+_PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,3})?)\s*%")
+
+
+def _share_of_disk(value: Any) -> float:
+    share = _PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
+    if share is not None and 0 < float(share[1]) <= 100:
+        return float(share[1]) / 100
+    try:
+        return float(ROOM.read(value))
+    except Unreadable:
+        raise Unreadable("0, memory with its unit or a share of the disk, such as 200 GiB or 50%") from None
+
+
+def _disk_words(value: Any) -> str:
+    return f"{value:.3%}".rstrip("0%").rstrip(".") + "%" if 0 < value <= 1 else size_words(int(value))
+
+
+def _currency(value: Any) -> str:
+    if not isinstance(value, str) or not value.isalpha() or len(value) > 10:
+        raise Unreadable("a currency of at most 10 letters, such as EUR")
+    return value
+
+
+def _zone(value: Any) -> str:
+    from themis.report.accounts.days import zone_of
+
+    try:
+        zone_of(text(value))
+    except InputError:
+        raise Unreadable("a time zone of the IANA database, such as Europe/Berlin or UTC") from None
+    return str(value)
+
+
+def _local_zone() -> str:
+    from themis.report.accounts.days import local_zone
+
+    return local_zone()
+
+
+def _machines_words(value: Any) -> str:
+    match value:
+        case {"name": "machines", "machines": machines}:  # changed one by one: no preset's and no file's
+            return ", ".join(f"{machine['name']} with {counted(machine['gpus'], 'GPU')}" for machine in machines)
+        case {"name": name}:
+            return str(name)
+    return plain_words(value)
+
+
+NAME = Kind(read=_name)
+COUNT = whole(1, 10**9)
+PORT = whole(0, 65535)
+HOST_NAMES = words(
+    ", ",
+    re.compile(r"[A-Za-z0-9*_:][A-Za-z0-9._:-]{0,252}").fullmatch,
+    "host names or IP addresses, separated by commas, such as gpu.example.org, 10.0.0.7",
+)
+VARIABLES = words(
+    " ",
+    re.compile(r"(?!THEMIS_|SLURM_)[A-Za-z_][A-Za-z0-9_]{0,254}").fullmatch,
+    "names of environment variables, separated by commas, none of which begins with THEMIS_ or SLURM_, such as HTTPS_PROXY",
+)
+AMOUNT = number(limits.Number(name="", what="", least=0, most=1e15))
+
+
+# ---- entries ---------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Limits of a user's or group's use in a period.
+    """``budget`` of a user or group. Weeks begin on Monday, and all periods in the service's time zone."""
 
-    Attributes
-    ----------
-    hard, soft : in GPU hours or in the tariff's currency, by ``of`` (gpu_hours | cost); None: no limit.
-    per : day | week | month | total; weeks begin on Monday, and all in the service's time zone.
-    """
-
-    hard: float | None = None
-    soft: float | None = None
-    of: str = "gpu_hours"
-    per: str = "month"
+    hard: float | None = setting(
+        None, AMOUNT, "limit from which on no lease is granted or renewed until the period ends", shown="no limit"
+    )
+    soft: float | None = setting(None, AMOUNT, "limit from which on `queue`, `show` and `why` warn", shown="no limit")
+    of: str = setting("gpu_hours", choice("gpu_hours", "cost"), "what is limited")
+    per: str = setting("month", choice("day", "week", "month", "total"), "period of the limits")
 
 
-NOTICES = ("finished", "failed", "preempted", "idle", "intrusion", "budget", "machine_lost", "disk")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    """One of ``groups``, or ``others``, of which each has these."""
+
+    weight: float = setting(1.0, number(limits.WEIGHT), "weight: 2 entitles to twice the share")
+    gpus: int | None = setting(None, whole(0, 10**9), "maximum number of GPUs", shown="no limit")
+    budget: Budget | None = setting(
+        None,
+        entry(Budget),
+        "limits of GPU hours or cost, see [accounting.md](accounting.md#budgets)",
+        shown="no limit",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserSettings(GroupSettings):
+    """One of ``users``."""
+
+    group: str | None = setting(None, NAME, "group of the user")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notify:
-    """Notification settings: recipients and events.
+    """``notify``."""
 
-    Attributes
-    ----------
-    admins : addresses in the syntax of apprise. ``users`` : addresses by user. ``events`` : events to notify of, from
-        ``NOTICES``.
-    preempted_after_s : seconds that an app waits after it lost its GPUs before a notification. ``per_hour`` : maximum
-        number of messages to one recipient.
-    disk_free : free bytes below which the disk counts as nearly full.
-    """
+    admins: tuple[str, ...] = setting((), listed(TEXT), "addresses of administrators, as apprise takes them")
+    users: Mapping[str, tuple[str, ...]] = setting(
+        None, each(listed(TEXT), NAME), "addresses of users, by name", factory=dict
+    )
+    events: tuple[str, ...] = setting(NOTICES, listed(choice(*NOTICES)), "what to notify of", shown="all")
+    preempted_after_s: Seconds = setting(
+        1800.0, DURATION, "notify of an app that waits for this time after it lost its GPUs"
+    )
+    per_hour: int = setting(20, whole(1, 100_000), "maximum number of messages to one recipient in an hour")
+    disk_free: int = setting(5 << 30, MEMORY, "notify when less of the data directory's disk is free")
 
-    admins: tuple[str, ...] = ()
-    users: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    events: tuple[str, ...] = NOTICES
-    preempted_after_s: Seconds = 1800.0
-    per_hour: int = 20
-    disk_free: int = 5 << 30
+
+# ---- the settings ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """Settings of an arbiter.
+    """The settings of a service, each with its meaning."""
 
-    Attributes
-    ----------
-    gpus : number of virtual GPUs on one machine. ``cluster`` : virtual machines. Where there is neither, this machine's
-        GPUs are found through NVML.
-    gpu_names : what types of this machine's GPUs are called here, by the names that were found.
-    cpus, memory : of this machine, that jobs may ask for together; 0 stands for all that it has. ``memory`` in bytes.
-    engine : ``local``, or ``ray`` for the nodes of a Ray cluster at ``address``; ``node_root`` : where agents keep tasks
-        and logs on each of them. ``fleet`` for machines that join over the network: ``listen`` : HOST:PORT for them,
-        ``node_certificate_s`` : how long their certificates are valid.
-    policy : as ``themis simulate -p`` takes it. ``seed`` : random seed of randomised policies.
-    profiles : books of speeds, as ``themis simulate --profiles`` takes them.
-    lease_s : the least time that GPUs stay with a job that can use them. ``tick_s`` : leases end at multiples of it.
-    shortest_lease_s : leases shorten down to it while apps wait (``core.contention``), if it is below ``lease_s``; 0: never.
-    container_s : assumed cost of a change of GPUs. ``gather_s`` : events within this time are handled in one decision.
-        ``checkpoint_every_s`` : assumed interval between a job's checkpoints.
-    unknown_work_s : training on its fewest GPUs of a job of which nothing is known.
-    port : of gRPC. ``http_port`` : of the HTTP API; -1 for none. 0 lets the system choose.
-    host : address to listen on. ``tls`` : on, off, or auto: on unless ``host`` is loopback.
-    tls_certificate, tls_key : files of the service's own certificate; empty: its authority issues one. ``tls_names`` : more names
-        that it is issued for, separated by commas.
-    retries : failures of one job beyond which it is given up, unless it says otherwise.
-    backoff_s : wait after a job's first failure; it doubles with each further one, up to ``backoff_most_s``.
-    grace_s : from the stop signal to SIGKILL, where a job does not say. ``max_grace_s`` : most that a job may ask for.
-    node_lease_s, node_renew_s, node_margin_s : leases of machines (``themis.machines.engines.hosts``).
-    progress_s : minimum interval between two progress records of a job.
-    idle_warn_s, idle_cancel_s : an app whose gang's GPUs did nothing for this long is warned of, and cancelled; 0:
-        never.
-    between : unit of fairness: apps, users or groups.
-    users, groups : those with a weight or a group; users who are not listed have ``others_weight``.
-    user_gpus, group_gpus : quotas of those who have one. ``others_gpus`` : of each user who is not listed, or None.
-    user_budgets, group_budgets, others_budget : likewise. ``prices`` : of a GPU hour by GPU type, ``*`` for the others.
-    oidc : the provider that people sign in with, if any.
-    time_zone : of the days of accounts and budgets, by its IANA name.
-    solve_s : approximate limit of a decision; its searches then stop with the best answer found and its proven gap.
-        A policy that takes three times as long is stopped, and ``fifo`` decides.
-    journal_keep_s : records of the journal that are older are dropped once pictures of the state cover them.
-    audit_keep_s : entries of the audit log that are older are dropped.
-    journal_reserve_bytes : that the journal keeps of its disk for itself, at most a quarter of what is free.
-    logs_keep_s : ranks' logs of apps that were over for longer are dropped. ``checkpoints_keep_s`` : likewise the
-        checkpoints of apps that completed, of those below the data directory; None keeps them.
-    agent_s : time in which apps' own agents must answer (docs/agents.md). ``agent_misses`` : consecutive answers that may
-        be missing before the service's agent takes over. ``max_agents`` : most connected agents.
-    containment : how a gang's processes are held together (``machines.agent.means.find``); ``auto`` is the strongest way
-    that each machine
-        allows.
-    max_processes : most processes and threads of a gang, for each of its GPUs on a machine.
-    pass_variables : names, separated by spaces, of variables that jobs get from the agents' environment besides those of every job.
-    max_message_bytes, max_jobs, max_apps, max_apps_per_user : limits of a call, of jobs in an app, of active apps.
-    max_submissions : of one user in an hour.
-    max_bundle_bytes : of the files that a job is sent with. ``bundles_quota_bytes`` : of all bundles together.
-    bundles_keep_s : a bundle that no live app needs is dropped when it was not used for this long.
-    copy_checkpoints : those of a fleet's jobs that name no place are copied through the service. ``max_copy_bytes`` : of one job's
-        checkpoints and outputs; ``copies_quota_bytes`` : of all; ``copies_keep_s`` : after the end of the app, and its last use.
-    node_cache_bytes : of the bundles and environments that a machine keeps; those in use may exceed it.
-    user_disk, disk_reserve_bytes : what a user's jobs may have on one disk, and what is to stay free there
-        (``themis.machines.engines.hosts``).
-    setup_s : for bringing a gang's files and environment to its machines.
-    allow_root : let jobs run as root where the arbiter does. ``single_trust`` : jobs run as the arbiter's own user even
-        where it is root and could change to their submitter's. ``validate`` : check every invariant after every step.
-    """
-
-    gpus: int = 0
-    cluster: Cluster | None = None
-    gpu_names: Mapping[str, str] = field(default_factory=dict)
-    engine: str = "local"
-    address: str = "auto"
-    node_root: str = ""
-    listen: str = LISTEN
-    node_certificate_s: Seconds = 30 * 86400.0
-    cpus: int = 0
-    memory: int = 0
-    policy: str = "fair_finish"
-    profiles: str = "themis"
-    lease_s: Seconds = 600.0
-    shortest_lease_s: Seconds = 180.0
-    tick_s: Seconds = 60.0
-    container_s: Seconds = 35.0
-    gather_s: Seconds = 0.5
-    checkpoint_every_s: Seconds = 600.0
-    unknown_work_s: Seconds = PRIOR_S
-    seed: int = 0
-    host: str = "127.0.0.1"
-    tls: str = "auto"
-    tls_certificate: str = ""
-    tls_key: str = ""
-    tls_names: str = ""
-    port: int = 7433
-    http_port: int = 7434
-    retries: int = 2
-    backoff_s: Seconds = 10.0
-    backoff_most_s: Seconds = 600.0
-    grace_s: Seconds = 60.0
-    max_grace_s: Seconds = 3600.0
-    node_lease_s: Seconds = 30.0
-    node_renew_s: Seconds = 10.0
-    node_margin_s: Seconds = 5.0
-    progress_s: Seconds = 30.0
-    idle_warn_s: Seconds = 0.0
-    idle_cancel_s: Seconds = 0.0
-    users: tuple[User, ...] = ()
-    groups: tuple[Group, ...] = ()
-    user_gpus: Mapping[str, int] = field(default_factory=dict)
-    group_gpus: Mapping[str, int] = field(default_factory=dict)
-    others_weight: float = 1.0
-    between: str = "users"
-    others_gpus: int | None = None
-    user_budgets: Mapping[str, Budget] = field(default_factory=dict)
-    group_budgets: Mapping[str, Budget] = field(default_factory=dict)
-    others_budget: Budget | None = None
-    prices: Mapping[str, float] = field(default_factory=dict)
-    currency: str = ""
-    notify: Notify = Notify()
-    oidc: OidcSettings | None = None
-    time_zone: str = field(default_factory=local_zone)
-    solve_s: Seconds = 10.0
-    agent_s: Seconds = 2.0
-    journal_keep_s: Seconds = 30 * 86400.0
-    audit_keep_s: Seconds = 90 * 86400.0
-    journal_reserve_bytes: int = 64 << 20
-    logs_keep_s: Seconds = 30 * 86400.0
-    checkpoints_keep_s: Seconds | None = None
-    containment: str = AUTO
-    max_processes: int = 4096
-    pass_variables: str = ""
-    agent_misses: int = 3
-    max_agents: int = 256
-    max_message_bytes: int = 4 << 20
-    max_jobs: int = 1000
-    max_apps: int = 5000
-    max_apps_per_user: int = 1000
-    max_submissions: int = 3600
-    max_bundle_bytes: int = 512 << 20
-    bundles_quota_bytes: int = 20 << 30
-    bundles_keep_s: Seconds = 30 * 86400.0
-    copy_checkpoints: bool = True
-    max_copy_bytes: int = 10 << 30
-    copies_quota_bytes: int = 100 << 30
-    copies_keep_s: Seconds = 30 * 86400.0
-    node_cache_bytes: int = 50 << 30
-    user_disk: float = 0.8
-    disk_reserve_bytes: int = 1 << 30
-    setup_s: Seconds = 900.0
-    allow_root: bool = False
-    single_trust: bool = False
-    validate: bool = False
+    gpus: int = setting(
+        0,
+        whole(0, 100_000),
+        "number of virtual GPUs on one machine",
+        live=True,
+        shown="this machine's GPUs, found through NVML",
+        option="--gpus",
+    )
+    cluster: Cluster | None = setting(
+        None,
+        Kind(words=_machines_words),
+        "virtual machines: `2x4`, a preset or a file, as `themis simulate --cluster` takes it, or a list of machines",
+        live=True,
+        option="--machines",
+        key="machines",
+    )
+    gpu_names: Mapping[str, str] = setting(
+        None,
+        each(NAME, NAME),
+        "other names of GPU types, by those that `themis doctor` shows: `V100-SXM2-16GB: V100`",
+        shown="as found",
+        factory=dict,
+    )
+    engine: str = setting(
+        "local",
+        choice("local", "ray", "fleet"),
+        "`local` for this machine, `fleet` for machines that join over the network, see [fleet.md](fleet.md), `ray` for the "
+        "nodes of a Ray cluster, see [ray.md](ray.md)",
+        option="--engine",
+    )
+    address: str = setting("auto", TEXT, "address of the Ray cluster, as for `ray.init`", option="--address")
+    node_root: str = setting(
+        "", Kind(read=_folder), "folder for tasks and logs on Ray's nodes", shown="chosen by the service"
+    )
+    listen: str = setting(
+        LISTEN,
+        Kind(read=_listen),
+        "address and port for the machines of a fleet; `0.0.0.0:7435` lets other machines join",
+        option="--listen",
+    )
+    node_certificate_s: Seconds = setting(
+        30 * DAY,
+        DURATION,
+        "how long certificates of a fleet's machines are valid; they are renewed when a third of it is left",
+    )
+    cpus: int = setting(0, whole(0, 10**6), "CPU cores of this machine for jobs", live=True, shown="all of them")
+    memory: int = setting(0, ROOM, "memory of this machine for jobs, such as `64 GiB`", live=True, shown="all of it")
+    policy: str = setting(
+        "fair_finish",
+        TEXT,
+        "scheduling policy, as for `themis simulate --policy`; `themis` is the auction",
+        live=True,
+        option="--policy -p",
+    )
+    between: str = setting(
+        "users",
+        choice("apps", "users", "groups"),
+        "level of equal shares, before weights: `users` divide their share among their apps, `groups` among their users; with "
+        "`apps`, a user with more apps gets more",
+        live=True,
+    )
+    profiles: str = setting("themis", TEXT, "tables of the models' speeds, as for `themis simulate --profiles`")
+    lease_s: Seconds = setting(
+        600.0, DURATION, "length of a lease, the minimum time that a job keeps its GPUs", live=True
+    )
+    shortest_lease_s: Seconds = setting(
+        180.0,
+        WAIT,
+        "minimum length of a lease while apps wait for their first GPUs; 0, or `lease` and more: leases are not shortened",
+        live=True,
+    )
+    tick_s: Seconds = setting(60.0, DURATION, "leases end at multiples of this time", live=True)
+    container_s: Seconds = setting(35.0, WAIT, "assumed cost of changing a job's GPUs", live=True)
+    gather_s: Seconds = setting(0.5, WAIT, "events within this time are handled in one decision", live=True)
+    checkpoint_every_s: Seconds = setting(600.0, DURATION, "assumed interval between a job's checkpoints", live=True)
+    unknown_work_s: Seconds = setting(
+        sizes.UNKNOWN_WORK_S, DURATION, "assumed run time of a job without estimates, on its fewest GPUs", live=True
+    )
+    seed: int = setting(0, whole(0, 2**63 - 1), "random seed of randomised policies", live=True)
+    host: str = setting("127.0.0.1", TEXT, "address that the service listens on")
+    port: int = setting(7433, PORT, "port of the gRPC API; 0: any free port", option="--port")
+    http_port: int = setting(
+        7434, whole(-1, 65535), "port of the HTTP API; 0: any free port, -1: none", option="--http-port"
+    )
+    tls: str = setting(
+        "auto",
+        choice("auto", "on", "off"),
+        "encryption of the gRPC and HTTP APIs, see [tls.md](tls.md); `auto`: on every address but loopback",
+    )
+    tls_certificate: str = setting(
+        "",
+        ABSOLUTE,
+        "file of the service's certificate and those that lead to its authority, as PEM",
+        shown="the service's own authority issues one",
+    )
+    tls_key: str = setting("", ABSOLUTE, "file of the key of `tls_certificate`, as PEM", shown="the same file")
+    tls_names: str = setting(
+        "",
+        HOST_NAMES,
+        "further host names and addresses of the service: `gpu.example.org, 10.0.0.7`",
+        shown="this machine's",
+    )
+    retries: int = setting(
+        2, number(limits.RETRIES), "default maximum number of attempts after failures of a job", live=True
+    )
+    backoff_s: Seconds = setting(
+        10.0, WAIT, "delay after a job's first failure; doubles with each further failure", live=True
+    )
+    backoff_most_s: Seconds = setting(600.0, WAIT, "maximum delay after a failure", live=True)
+    grace_s: Seconds = setting(
+        60.0, WAIT, "default grace period of a job, between the stop signal and SIGKILL", live=True
+    )
+    max_grace_s: Seconds = setting(3600.0, WAIT, "maximum grace period that a job may request", live=True)
+    node_lease_s: Seconds = setting(30.0, DURATION, "how long jobs continue without an arbiter")
+    node_renew_s: Seconds = setting(10.0, DURATION, "interval at which machines renew their lease")
+    node_margin_s: Seconds = setting(
+        5.0, WAIT, "margin after lease and grace period, before the GPUs of an unreachable machine are reused"
+    )
+    progress_s: Seconds = setting(30.0, WAIT, "minimum interval between two progress records of a job")
+    idle_warn_s: Seconds = setting(
+        0.0,
+        WAIT,
+        "warn of an app whose job's GPUs did nothing for this time, see [accounting.md](accounting.md#idle-gpus); 0: never",
+        live=True,
+    )
+    idle_cancel_s: Seconds = setting(
+        0.0, WAIT, "cancel an app whose job's GPUs did nothing for this time; 0: never", live=True
+    )
+    solve_s: Seconds = setting(
+        10.0,
+        DURATION,
+        "approximate time limit of a decision; the search then returns the best solution found",
+        live=True,
+    )
+    journal_keep_s: Seconds = setting(30 * DAY, DURATION, "retention of the journal's records", live=True)
+    audit_keep_s: Seconds = setting(
+        90 * DAY, DURATION, "retention of the audit log's entries, see [sign-in.md](sign-in.md)", live=True
+    )
+    journal_reserve_bytes: int = setting(
+        64 << 20,
+        ROOM,
+        "room that the journal keeps for itself, so that cancel, hold and drain work on a full disk; at most a quarter of what "
+        "is free, 0: none",
+    )
+    logs_keep_s: Seconds = setting(30 * DAY, DURATION, "retention of job output after the app ended", live=True)
+    checkpoints_keep_s: Seconds | None = setting(
+        None,
+        DURATION,
+        "retention of checkpoints in the data directory after the app completed; those of other apps are kept",
+        live=True,
+        shown="no limit",
+    )
+    prices: Mapping[str, float] = setting(
+        None,
+        each(number(limits.Number(name="", what="", least=0, most=1e9)), TEXT),
+        "price of a GPU hour by GPU type, `'*'` for all others: `{H200: 3.5, '*': 1}`, see [accounting.md](accounting.md#prices)",
+        live=True,
+        key="price",
+        factory=dict,
+    )
+    currency: str = setting("", Kind(read=_currency), "currency of prices, such as EUR", live=True)
+    time_zone: str = setting(
+        None,
+        Kind(read=_zone),
+        "time zone of the days of accounts and budgets",
+        live=True,
+        shown="the machine's",
+        factory=_local_zone,
+    )
+    notify: Notify = setting(
+        Notify(),
+        entry(Notify),
+        "addresses and events of notifications, see [accounting.md](accounting.md#notifications)",
+        shown="none",
+    )
+    oidc: OidcSettings | None = setting(
+        None, entry(OidcSettings), "OpenID Connect provider that people sign in with, see [sign-in.md](sign-in.md)"
+    )
+    agent_s: Seconds = setting(2.0, DURATION, "timeout for answers of apps' own agents", live=True, key="agent_wait")
+    agent_misses: int = setting(
+        3, whole(1, 1000), "consecutive answers that an agent may miss before the service bids for its app", live=True
+    )
+    max_agents: int = setting(256, whole(1, 4096), "maximum number of connected agents")
+    containment: str = setting(
+        "auto",
+        choice(*WANTED),
+        "containment of a job's processes, see [containment.md](containment.md); `auto`: the strongest that each machine "
+        "supports",
+    )
+    max_processes: int = setting(
+        4096,
+        whole(16, MOST_PROCESSES),
+        "maximum number of processes and threads of a job, for each of its GPUs on a machine",
+    )
+    pass_variables: str = setting(
+        "",
+        VARIABLES,
+        "environment variables that jobs inherit from the service or the machine's agent, besides [those that every job "
+        "gets](training.md#what-a-job-finds-in-its-environment): `LD_LIBRARY_PATH, HTTPS_PROXY`",
+    )
+    max_message_bytes: int = setting(4 << 20, replace(MEMORY, read=_message), "maximum size of a client's message")
+    max_jobs: int = setting(1000, whole(1, limits.JOBS.most), "maximum number of jobs of an app", live=True)
+    max_apps: int = setting(5000, COUNT, "maximum number of waiting and running apps", live=True)
+    max_apps_per_user: int = setting(1000, COUNT, "maximum number of waiting and running apps of one user", live=True)
+    max_submissions: int = setting(3600, COUNT, "maximum number of submissions of one user in an hour", live=True)
+    max_bundle_bytes: int = setting(512 << 20, MEMORY, "maximum size of the files that a job is sent with")
+    bundles_quota_bytes: int = setting(20 << 30, MEMORY, "maximum size of all such files in the data directory")
+    bundles_keep_s: Seconds = setting(30 * DAY, DURATION, "retention of such files after their last use")
+    copy_checkpoints: bool = setting(
+        True, SWITCH, "copy checkpoints of a fleet's jobs that name no `checkpoint_dir` through the service"
+    )
+    max_copy_bytes: int = setting(
+        10 << 30, MEMORY, "maximum size of the checkpoints and outputs of a job that the service keeps"
+    )
+    copies_quota_bytes: int = setting(100 << 30, MEMORY, "maximum size of all such copies in the data directory")
+    copies_keep_s: Seconds = setting(
+        30 * DAY, DURATION, "retention of such copies after the end of their app and their last use"
+    )
+    node_cache_bytes: int = setting(
+        50 << 30, MEMORY, "maximum size of such files and environments on each machine, besides those in use"
+    )
+    user_disk: float = setting(
+        0.8,
+        Kind(read=_share_of_disk, words=_disk_words),
+        "maximum size of the checkpoints, files and logs of a user on one disk, in bytes or as a share of the disk: `200 GiB`, "
+        "`50%`; 0: no limit",
+    )
+    disk_reserve_bytes: int = setting(
+        1 << 30,
+        ROOM,
+        "free space of each disk below which the job that writes most there is stopped; at most a twentieth of the disk, 0: none",
+    )
+    setup_s: Seconds = setting(900.0, DURATION, "time limit for bringing a job's files and environment to its machines")
+    allow_root: bool = setting(False, SWITCH, "allow jobs to run as root if the service does", option="--allow-root")
+    single_trust: bool = setting(
+        False, SWITCH, "run all jobs as the service's own user; if that is root, `allow_root` is required too"
+    )
+    validate: bool = setting(False, SWITCH, "check all invariants after each step, for tests", key="check_state")
+    groups: Mapping[str, GroupSettings] = setting(
+        None, each(entry(GroupSettings), NAME), "groups of users, by name", live=True, factory=dict
+    )
+    users: Mapping[str, UserSettings] = setting(
+        None, each(entry(UserSettings), NAME), "users, by name", live=True, factory=dict
+    )
+    others: GroupSettings = setting(GroupSettings(), entry(GroupSettings), "users who are not listed", live=True)
 
     def __post_init__(self) -> None:
-        if self.engine not in ENGINES:
-            raise UnknownName("engine", self.engine, ENGINES)
-        if self.containment not in WANTED:
-            raise UnknownName("containment", self.containment, WANTED)
-        if self.engine in ELSEWHERE and (self.gpus or self.cluster):
-            raise InputError(
-                f"with the engine {self.engine}, machines are {ELSEWHERE[self.engine]}; leave out gpus and machines."
-            )
-        if self.tls not in TLS:
-            raise UnknownName("value of tls", self.tls, TLS)
-        if self.tls_key and not self.tls_certificate:
-            raise InputError(f"tls_key is {self.tls_key}, but there is no tls_certificate; give both.")
-        if self.gpus and self.cluster:
-            raise InputError(f"gpus is {self.gpus} and machines {self.cluster.name!r}; give one of them.")
-        if self.grace_s > self.max_grace_s:
-            raise InputError(f"grace is {self.grace_s:g} s, more than max_grace, {self.max_grace_s:g} s.")
-        if 0 < self.idle_cancel_s < self.idle_warn_s:
-            raise InputError(
-                f"idle_cancel is {self.idle_cancel_s:g} s, below idle_warn, {self.idle_warn_s:g} s; a warning comes first."
-            )
-        if self.lease_s < self.tick_s:
-            raise InputError(
-                f"lease is {self.lease_s:g} s, shorter than tick, {self.tick_s:g} s; "
-                "make the lease at least one tick, or the tick shorter (--set tick=5s)."
-            )
-        if self.node_renew_s >= self.node_lease_s:
-            raise InputError(
-                f"node_renew is {self.node_renew_s:g} s, not below node_lease, {self.node_lease_s:g} s; a third of it is usual."
-            )
+        for _, problem in conflicts(self):
+            raise InputError(problem)
 
     @property
     def shortest_lease(self) -> Seconds:
@@ -254,6 +465,8 @@ class Config:
     @property
     def core_settings(self) -> Settings:
         """The settings of the scheduling core."""
+        from themis.model.settings import Settings
+
         return Settings(
             lease_s=self.lease_s,
             tick_s=self.tick_s,
@@ -267,43 +480,81 @@ class Config:
 
     def weight(self, user: str) -> float:
         """Factor on the weight of the user's apps: the user's weight times the group's."""
-        known = self._user(user)
-        group = next((g for g in self.groups if known and g.name == known.group), None)
-        return (known.weight if known else self.others_weight) * (group.weight if group else 1.0)
+        known = self.users.get(user, self.others)
+        group = self.groups.get(self.group_of(user))
+        return known.weight * (group.weight if group else 1.0)
+
+    def group_of(self, user: str) -> str:
+        """The user's group; empty if there is none."""
+        return (self.users[user].group or "") if user in self.users else ""
 
     def fairness(self) -> FairnessSet:
         """The unit of fairness as an event for the core, with groups only where groups are the unit."""
-        groups = members(self.users, self.groups) if self.between == "groups" else ()
-        return FairnessSet(between=self.between, groups=groups)
+        from themis.model.events import FairnessSet
+        from themis.model.workload import Group, User, members
+
+        users = [User(name=name, weight=user.weight, group=user.group or "") for name, user in self.users.items()]
+        groups = [Group(name=name, weight=group.weight) for name, group in self.groups.items()]
+        return FairnessSet(between=self.between, groups=members(users, groups) if self.between == "groups" else ())
 
     def quotas(self, user: str) -> Mapping[str, tuple[frozenset[str], int]]:
         """Quotas that the user is under: name of the quota -> who shares it, most GPUs."""
-        known = self._user(user)
-        own = self.user_gpus.get(user) if known else self.others_gpus
-        out = {} if own is None else {f"user {user}": (frozenset({user}), own)}
-        if known and known.group in self.group_gpus:
-            members = frozenset(u.name for u in self.users if u.group == known.group)
-            out[f"group {known.group}"] = (members, self.group_gpus[known.group])
-        return out
+        return {name: (who, of.gpus) for name, who, of in self._above(user) if of.gpus is not None}
 
     def budgets(self, user: str) -> Mapping[str, tuple[frozenset[str], Budget]]:
         """Budgets that the user is under: name of the budget -> who shares it, its limits."""
-        known = self._user(user)
-        own = self.user_budgets.get(user) if known else self.others_budget
-        out = {} if own is None else {f"user {user}": (frozenset({user}), own)}
-        if known and known.group in self.group_budgets:
-            members = frozenset(u.name for u in self.users if u.group == known.group)
-            out[f"group {known.group}"] = (members, self.group_budgets[known.group])
-        return out
+        return {name: (who, of.budget) for name, who, of in self._above(user) if of.budget is not None}
+
+    def _above(self, user: str) -> Iterator[tuple[str, frozenset[str], GroupSettings]]:
+        """The user and the user's group, each with its members and its limits."""
+        yield f"user {user}", frozenset({user}), self.users.get(user, self.others)
+        if (group := self.group_of(user)) in self.groups:
+            members = frozenset(name for name, other in self.users.items() if other.group == group)
+            yield f"group {group}", members, self.groups[group]
 
     def tariff(self) -> AccountingSet:
         """The tariff of GPU time, as an event for the log."""
+        from themis.model.events import AccountingSet
+
         return AccountingSet(
             prices=tuple(sorted(self.prices.items())),
             currency=self.currency,
-            groups=tuple(sorted((user.name, user.group) for user in self.users if user.group)),
+            groups=tuple(sorted((name, user.group) for name, user in self.users.items() if user.group)),
             zone=self.time_zone,
         )
 
-    def _user(self, name: str) -> User | None:
-        return next((u for u in self.users if u.name == name), None)
+
+def conflicts(config: Config) -> Iterator[tuple[str, str]]:
+    """Settings that contradict others: (key, sentence). Each rule is here, once."""
+    elsewhere = ELSEWHERE.get(config.engine)
+    if elsewhere and (config.gpus or config.cluster):
+        yield "engine", f"with the engine {config.engine}, the machines are {elsewhere}; remove gpus and machines."
+    if config.gpus and config.cluster:
+        yield "gpus", "gpus and machines exclude each other; remove one."
+    if config.gpu_names and (config.gpus or config.cluster or elsewhere):
+        yield (
+            "gpu_names",
+            "gpu_names is for this machine's own GPUs; remove it for virtual machines, a fleet and Ray's nodes.",
+        )
+    if config.tls_key and not config.tls_certificate:
+        yield "tls_key", f"tls_key is {config.tls_key}, but there is no tls_certificate; give both."
+    if 0 < config.idle_cancel_s < config.idle_warn_s:
+        yield (
+            "idle_cancel",
+            f"idle_cancel is {config.idle_cancel_s:g} s, below idle_warn, {config.idle_warn_s:g} s; a warning comes first.",
+        )
+    if config.lease_s < config.tick_s:
+        yield (
+            "lease",
+            f"lease is {config.lease_s:g} s, shorter than tick, {config.tick_s:g} s; "
+            "make the lease at least one tick, or the tick shorter (--set tick=5s).",
+        )
+    if config.node_renew_s >= config.node_lease_s:
+        yield (
+            "node_renew",
+            f"node_renew is {config.node_renew_s:g} s, not below node_lease, {config.node_lease_s:g} s; a third of it is usual.",
+        )
+
+
+SETTINGS = settings_of(Config)
+"""Every setting, by its name in files."""

@@ -109,7 +109,7 @@ class LiveSettings:
             name: value for name, (value, _, _) in changed.items() if name not in setting_changes.RESTART
         }
         # Members, prices and budgets that this start gives for the first time are changes, not yet in force.
-        lasting = {*setting_changes.PLAIN, *setting_changes.MACHINES}
+        lasting = setting_changes.values_of(Config())
         new = {name: None for name in setting_changes.values_of(start.config) if name not in lasting}
         self.config = setting_changes.with_values(start.config, new | in_force)
         wanted, self.starting = self._merge(before, start.config)
@@ -234,11 +234,11 @@ class LiveSettings:
         out = self.change(lambda _: wanted, user, now)
         at_start = [
             name
-            for name, field in setting_changes.RESTART.items()
-            if getattr(given, field) != getattr(self.given, field)
+            for name, found in setting_changes.RESTART.items()
+            if getattr(given, found.field) != getattr(self.given, found.field)
         ]
         out += [f"{name} changes when the service starts again" for name in at_start]
-        fields = {field: getattr(self.given, field) for field in setting_changes.RESTART.values()}
+        fields = {found.field: getattr(self.given, found.field) for found in setting_changes.RESTART.values()}
         self.given = replace(given, **fields)
         self._give(self.given)
         return out + left

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 from themis.core.state import State
@@ -21,122 +20,20 @@ from themis.machines.engines.hosts import Host
 from themis.model.cluster import Cluster, Machine
 from themis.model.events import Event, MachineJoined, MachineResized, SettingsChanged, UserWeightsSet
 from themis.model.specs import to_fields
-from themis.model.workload import Group, User
 from themis.policies.api import check_types, logged_params, make_policy
-from themis.service.engine.config import Budget, Config, Notify
+from themis.service.engine.config import SETTINGS, Config, Notify
 from themis.service.engine.machine_changes import host_name
-from themis.sizes import duration_words
+from themis.setting import built, flat, kind_of, plain_words
 from themis.trust.oidc.provider_settings import OidcSettings
 
 Values = Mapping[str, Any]
 
-PLAIN: Mapping[str, str] = MappingProxyType(
-    {
-        name.removesuffix("_s"): name
-        for name in (
-            "policy",
-            "seed",
-            "between",
-            "lease_s",
-            "shortest_lease_s",
-            "tick_s",
-            "container_s",
-            "gather_s",
-            "checkpoint_every_s",
-            "unknown_work_s",
-            "cpus",
-            "memory",
-            "retries",
-            "currency",
-            "time_zone",
-            "idle_warn_s",
-            "idle_cancel_s",
-            "backoff_s",
-            "backoff_most_s",
-            "grace_s",
-            "max_grace_s",
-            "solve_s",
-            "journal_keep_s",
-            "audit_keep_s",
-            "logs_keep_s",
-            "checkpoints_keep_s",
-            "agent_misses",
-            "max_jobs",
-            "max_apps",
-            "max_apps_per_user",
-            "max_submissions",
-        )
-    }
-    | {"agent_wait": "agent_s", "others.weight": "others_weight", "others.gpus": "others_gpus"}
-)
-"""Settings of one value each that can change while the service runs: name -> field of ``Config``."""
 MACHINES = ("gpus", "machines")
 """Settings of the machines' GPUs; the two exclude each other."""
-BUDGET = ("hard", "soft", "of", "per")
-"""Fields of a ``Budget``, each a setting: ``users.ann.budget.hard``."""
-NAMED = (
-    "gpus",
-    "cluster",
-    "users",
-    "groups",
-    "user_gpus",
-    "group_gpus",
-    "user_budgets",
-    "group_budgets",
-    "others_budget",
-    "prices",
-)
-"""Fields of ``Config`` with several settings in ``values_of``: one for each machine, user, group or GPU type."""
-RESTART: Mapping[str, str] = MappingProxyType(
-    {
-        name.removesuffix("_s"): name
-        for name in (
-            "profiles",
-            "engine",
-            "address",
-            "node_root",
-            "listen",
-            "node_certificate_s",
-            "gpu_names",
-            "host",
-            "port",
-            "http_port",
-            "tls",
-            "tls_certificate",
-            "tls_key",
-            "tls_names",
-            "node_lease_s",
-            "node_renew_s",
-            "node_margin_s",
-            "progress_s",
-            "max_agents",
-            "bundles_keep_s",
-            "copy_checkpoints",
-            "copies_keep_s",
-            "setup_s",
-            "user_disk",
-            "containment",
-            "max_processes",
-            "pass_variables",
-            "allow_root",
-            "single_trust",
-            "notify",
-            "oidc",
-        )
-    }
-    | {
-        "max_message": "max_message_bytes",
-        "check_state": "validate",
-        "max_bundle": "max_bundle_bytes",
-        "bundles_quota": "bundles_quota_bytes",
-        "max_copy": "max_copy_bytes",
-        "copies_quota": "copies_quota_bytes",
-        "node_cache": "node_cache_bytes",
-        "journal_reserve": "journal_reserve_bytes",
-        "disk_reserve": "disk_reserve_bytes",
-    }
-)
-"""Settings that a service reads when it starts, which are no records: name -> field of ``Config``."""
+LIVE = {key: found for key, found in SETTINGS.items() if found.live}
+"""Settings that can change while the service runs."""
+RESTART = {key: found for key, found in SETTINGS.items() if not found.live}
+"""Settings that a service reads when it starts, which are no records."""
 
 
 # ---- a configuration as values, and back ---------------------------------------------------------------------------------
@@ -144,33 +41,13 @@ RESTART: Mapping[str, str] = MappingProxyType(
 
 def values_of(config: Config) -> dict[str, Any]:
     """All settings that can change, by name."""
-    out: dict[str, Any] = {name: getattr(config, field) for name, field in PLAIN.items()}
-    out["gpus"] = config.gpus
-    out["machines"] = None
+    out: dict[str, Any] = {}
+    for key, found in LIVE.items():
+        out |= flat(key, found.kind, getattr(config, found.field))
     if config.cluster is not None:
         machines = [to_fields(machine) for machine in config.cluster.machines]
         out["machines"] = {"name": config.cluster.name, "machines": machines}
-    for user in config.users:
-        at = f"users.{user.name}"
-        out[f"{at}.weight"], out[f"{at}.group"] = user.weight, user.group or None
-        out[f"{at}.gpus"] = config.user_gpus.get(user.name)
-        out |= _budget_values(at, config.user_budgets.get(user.name))
-    for group in config.groups:
-        out[f"groups.{group.name}.weight"] = group.weight
-        out[f"groups.{group.name}.gpus"] = config.group_gpus.get(group.name)
-        out |= _budget_values(f"groups.{group.name}", config.group_budgets.get(group.name))
-    out |= _budget_values("others", config.others_budget)
-    return out | {f"price.{gpu_type}": price for gpu_type, price in config.prices.items()}
-
-
-def _budget_values(at: str, budget: Budget | None) -> dict[str, Any]:
-    return {} if budget is None else {f"{at}.budget.{name}": getattr(budget, name) for name in BUDGET}
-
-
-def _budget(values: Values, at: str) -> Budget | None:
-    """The budget that these values have there; None if there is none."""
-    given = {name: value for name in BUDGET if (value := values.get(f"{at}budget.{name}")) is not None}
-    return Budget(**given) if given else None
+    return out
 
 
 def with_values(config: Config, values: Values) -> Config:
@@ -181,48 +58,11 @@ def with_values(config: Config, values: Values) -> Config:
     InputError : they contradict each other.
     """
     whole = values_of(config) | dict(values)
-    users, groups = _members(whole, "users"), _members(whole, "groups")
-    cluster = whole["machines"]
-    return replace(
-        config,
-        **{field: whole[name] for name, field in PLAIN.items()},
-        gpus=whole["gpus"],
-        cluster=None
-        if cluster is None
-        else Cluster(name=cluster["name"], machines=tuple(Machine(**machine) for machine in cluster["machines"])),
-        users=tuple(User(name=n, weight=u["weight"], group=u.get("group") or "") for n, u in users.items()),
-        groups=tuple(Group(name=n, weight=g["weight"]) for n, g in groups.items()),
-        user_gpus={n: u["gpus"] for n, u in users.items() if u.get("gpus") is not None},
-        group_gpus={n: g["gpus"] for n, g in groups.items() if g.get("gpus") is not None},
-        user_budgets={n: budget for n, u in users.items() if (budget := _budget(u, "")) is not None},
-        group_budgets={n: budget for n, g in groups.items() if (budget := _budget(g, "")) is not None},
-        others_budget=_budget(whole, "others."),
-        prices={
-            name.removeprefix("price."): price
-            for name, price in whole.items()
-            if name.startswith("price.") and price is not None
-        },
-    )
-
-
-def _members(values: Values, kind: str) -> dict[str, dict[str, Any]]:
-    """Users, or groups, by name: those of which something is set. A quota by ``themis set`` outlives the weight in the file."""
-    out: dict[str, dict[str, Any]] = {}
-    for name in sorted(values):
-        first, _, rest = name.partition(".")
-        member, leaf = member_of(rest)
-        if first == kind:
-            out.setdefault(member, {})[leaf] = values[name]
-    there = {name: member for name, member in out.items() if any(value is not None for value in member.values())}
-    return {name: member | {"weight": member.get("weight") or 1.0} for name, member in there.items()}
-
-
-def member_of(rest: str) -> tuple[str, str]:
-    """A member's name and the key: ``ann.weight`` is (ann, weight), ``ann.budget.hard`` is (ann, budget.hard)."""
-    name, _, leaf = rest.rpartition(".")
-    if leaf in BUDGET and name.endswith(".budget"):
-        return name.removesuffix(".budget"), f"budget.{leaf}"
-    return name, leaf
+    fields = {found.field: built(key, found.kind, whole, found.default) for key, found in LIVE.items()}
+    if (cluster := whole["machines"]) is not None:
+        machines = tuple(Machine(**machine) for machine in cluster["machines"])
+        fields["cluster"] = Cluster(name=cluster["name"], machines=machines)
+    return replace(config, **fields)
 
 
 def differing(before: Values, after: Values) -> dict[str, Any]:
@@ -244,32 +84,15 @@ def merged(given_before: Values, in_force: Values, given: Values) -> tuple[dict[
     return changes, {name: value for name, value in left.items() if in_force.get(name) != value}
 
 
-TIMES = frozenset(name for name, field in {**PLAIN, **RESTART}.items() if field.endswith("_s"))
-"""Settings that are durations."""
-
-
 def words(name: str, value: Any) -> str:
     """A setting's value in words."""
     match value:
-        case int() | float() if name in TIMES:
-            return duration_words(value)
-        case None | "":
-            return "none"
-        case bool():
-            return str(value).lower()
-        case float():
-            return f"{value:g}"
-        case {"name": "machines", "machines": machines}:  # changed one by one: no preset's and no file's
-            return ", ".join(f"{machine['name']} with {counted(machine['gpus'], 'GPU')}" for machine in machines)
-        case {"name": name}:
-            return str(name)
         case Notify():  # addresses have passwords and tokens, and every user may list the settings
             return counted(len(value.admins) + sum(map(len, value.users.values())), "recipient")
         case OidcSettings():
             return value.issuer
-        case dict():
-            return ", ".join(f"{key}: {item}" for key, item in value.items()) or "none"
-    return str(value)
+    kind = kind_of(Config, name)
+    return plain_words(value) if kind is None or value is None else kind.words(value)
 
 
 # ---- what follows ----------------------------------------------------------------------------------------------------

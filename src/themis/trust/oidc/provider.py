@@ -143,7 +143,7 @@ class Provider:
             "response_type": "code",
             "client_id": self.settings.client_id,
             "redirect_uri": redirect,
-            "scope": " ".join(self.settings.scopes),
+            "scope": self.settings.scope,
             "state": state,
             "nonce": nonce,
             "code_challenge": challenge(verifier),
@@ -173,7 +173,7 @@ class Provider:
         SignInRefused, ProviderDown.
         """
         url = self.endpoint("device_authorization_endpoint", "sign-in for command lines")
-        status, found = self._post(url, {"scope": " ".join(self.settings.scopes)})
+        status, found = self._post(url, {"scope": self.settings.scope})
         texts = [found.get(name) for name in ("device_code", "user_code", "verification_uri")]
         if status != 200 or not all(isinstance(text, str) and 0 < len(text) < 4096 for text in texts):
             raise SignInRefused(f"the provider does not begin a sign-in: {_reason(status, found)}.")

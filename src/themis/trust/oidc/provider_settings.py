@@ -3,40 +3,96 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, replace
+from typing import Any
 from urllib.parse import urlsplit
 
+from themis import sizes
+from themis.setting import DURATION, TEXT, Kind, listed, setting, text
+from themis.sizes import Seconds, Unreadable
+
 SCOPES = ("openid", "profile", "email")
-SESSION_S = 12 * 3600.0
+LEAST_S, MOST_S = 60.0, 30 * 86400.0
+"""Minimum and maximum of ``session``, in seconds."""
+
+
+def _issuer(value: Any) -> str:
+    if not is_safe(text(value)):
+        raise Unreadable("an address as https://sso.example.org/realms/lab, without a query")
+    return text(value)
+
+
+def _url(value: Any) -> str:
+    """The address of the console, without a path."""
+    found = _issuer(value).rstrip("/")
+    if urlsplit(found).path:
+        raise Unreadable("an address as https://gpu.example.org:7434, without a path")
+    return found
+
+
+def _scope(value: Any) -> str:
+    if not text(value).isascii() or not value.isprintable() or any(c in value for c in ' "\\'):
+        raise Unreadable("a scope, such as groups")
+    return text(value)
+
+
+def _domain(value: Any) -> str:
+    if "@" in text(value) or " " in value:
+        raise Unreadable("a domain, such as example.org")
+    return text(value)
+
+
+def _session(value: Any) -> Seconds:
+    seconds = sizes.duration(value)
+    if not LEAST_S <= seconds <= MOST_S:
+        raise Unreadable("a duration from 1m to 30d, such as 12h")
+    return seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OidcSettings:
-    """``oidc`` of the settings.
+    """``oidc`` of the settings."""
 
-    Attributes
-    ----------
-    issuer : the provider's address, exactly as its tokens name it.
-    client_id, client_secret : of the service, at the provider; the secret is empty for a public client.
-    users : claim that names the user; empty: ``preferred_username``, and if there is none ``email``.
-    domain : names of the form ``NAME@domain`` become ``NAME``; empty: a name with ``@`` is refused.
-    groups : claim that lists the user's groups. ``admins`` : groups whose members are administrators.
-    allow : groups whose members may sign in; empty: every user of the provider.
-    url : ``https://HOST:PORT`` of the console as browsers reach it; empty: as the browser asked for it.
-    scopes : asked of the provider. ``session_s`` : seconds that a sign-in is valid.
-    """
+    issuer: str = setting(
+        MISSING,
+        Kind(read=_issuer),
+        "address of the provider, exactly as its tokens name it: `https://sso.example.org/realms/lab`",
+    )
+    client_id: str = setting(MISSING, TEXT, "id of this service at the provider")
+    client_secret: str = setting(
+        "", TEXT, "secret of this service at the provider", shown="a public client", secret=True
+    )
+    users: str = setting("", TEXT, "claim that names the user", shown="`preferred_username`, else `email`")
+    domain: str = setting(
+        "",
+        Kind(read=_domain),
+        "names `ann@DOMAIN` become `ann`, all others are refused",
+        shown="names with @ are refused",
+    )
+    groups: str = setting("groups", TEXT, "claim that lists the user's groups")
+    admins: tuple[str, ...] = setting((), listed(TEXT), "groups of the provider whose members are administrators")
+    allow: tuple[str, ...] = setting(
+        (), listed(TEXT), "groups of the provider whose members may sign in", shown="everyone"
+    )
+    url: str = setting(
+        "",
+        Kind(read=_url),
+        "address of the console for browsers: `https://gpu.example.org:7434`",
+        shown="as the browser asks",
+    )
+    scopes: tuple[str, ...] = setting(
+        SCOPES,
+        listed(Kind(read=_scope)),
+        "scopes to ask for, besides `openid`; `offline_access` lets command lines renew their sign-in",
+    )
+    session_s: Seconds = setting(
+        12 * 3600.0, replace(DURATION, read=_session), "how long a sign-in is valid, 1m to 30d"
+    )
 
-    issuer: str
-    client_id: str
-    client_secret: str = field(default="", repr=False)
-    users: str = ""
-    domain: str = ""
-    groups: str = "groups"
-    admins: tuple[str, ...] = ()
-    allow: tuple[str, ...] = ()
-    url: str = ""
-    scopes: tuple[str, ...] = SCOPES
-    session_s: float = SESSION_S
+    @property
+    def scope(self) -> str:
+        """The parameter of requests."""
+        return " ".join(dict.fromkeys(("openid", *self.scopes)))
 
 
 def is_safe(url: str) -> bool:
