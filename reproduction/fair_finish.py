@@ -4,7 +4,7 @@
         [--measured] [--quick]
 
 A run's apps are judged by (finish - arrival) / max(reference, alone): the reference is the app's finish on its own share of the
-cluster (``core.reference``), alone its time on an idle one with one start. Runs are kept in the store, one JSON line each with a
+cluster (``core.reference``), alone its time on an idle one (``core.needs``). Runs are kept in the store, one JSON line each with a
 fingerprint of the code, so that an interrupted measurement goes on. Everything is simulated, with one set of defaults.
 """
 
@@ -18,18 +18,16 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
 
 import numpy as np
 
 import themis as package
 from grid import table
-from themis.core import reference
 from themis.errors import counted
 from themis.model.settings import Settings
-from themis.model.snapshot import Snapshot
-from themis.policies.api import Cadence, Granularity, Policy, Workbench, make_policy
+from themis.policies.api import make_policy
 from themis.report.intervals import Interval, ratio_interval, t_interval
+from themis.report.metrics import Fold
 from themis.sim.plan import parse_seeds
 from themis.sim.runner import Simulation
 from themis.traces.formats import load_workload
@@ -56,33 +54,6 @@ PAGE = Path("docs/reproduction/fair-finish.md")
 NUMBERS = ("worst", "p95", "above", "jct", "makespan", "gpu_s")
 
 
-@dataclass(frozen=True)
-class Observed:
-    """A policy beside which the reference is kept."""
-
-    policy: Policy
-    claims: ClassVar[frozenset[str]] = frozenset()
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """What the policy needs, and the reference."""
-        return self.policy.needs | {"reference"}
-
-    @property
-    def level(self) -> Granularity:
-        """The policy's."""
-        return self.policy.level
-
-    @property
-    def pace(self) -> Cadence:
-        """The policy's."""
-        return self.policy.pace
-
-    def __call__(self, snapshot: Snapshot, bench: Workbench) -> Any:
-        """The policy's answer."""
-        return self.policy(snapshot, bench)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
     """One run."""
@@ -103,28 +74,24 @@ def run(cell: Cell) -> dict[str, float]:
     """Simulate a cell: its numbers."""
     workload = load_workload(cell.workload, seed=cell.seed, apps=cell.apps, load=LOAD, gpus=GPUS, scale=cell.scale)
     began = time.process_time()
-    core = Simulation(
+    fold = Fold()
+    Simulation(
         workload=workload,
         cluster=load_cluster(CLUSTER),
         book=DEFAULT_BOOK,
         policy_name=cell.policy,
-        policy=Observed(make_policy(cell.policy)),
+        policy=make_policy(cell.policy),
         settings=Settings(seed=cell.seed),
-    ).run()
-    state, rows = core.state, np.arange(core.state.apps.size)
-    t, speed = state.apps, np.maximum(state.config_speed[state.apps.config[rows]], 1e-9)
-    most, widest = t.demand[rows].astype(float), t.gang_max[rows].astype(float)
-    work, longest = state.phase[0, rows], state.phase[1, rows]
-    alone = np.maximum(work / most[:, None], longest / widest[:, None]).sum(axis=1) / speed + state.settings.container_s
-    lasted, due = t.ended[rows] - t.arrival[rows], reference.finishes(state, rows) - t.arrival[rows]
-    late = lasted / np.maximum(due, alone)
+    ).run(fold)
+    run = fold.result()
+    late = np.array([app.rho_attainable for app in run.apps])
     return {
         "worst": float(late.max()),
         "p95": float(np.percentile(late, 95)),
         "above": float((late > 1.1).mean()),
-        "jct": float(lasted.mean()),
-        "makespan": float(t.ended[rows].max()),
-        "gpu_s": float(state.apps_attained().sum()),
+        "jct": run.jct_mean,
+        "makespan": run.makespan,
+        "gpu_s": run.gpu_seconds,
         "cpu_s": time.process_time() - began,
     }
 

@@ -163,6 +163,25 @@ def _themis(name: str, seed: int, load: float = 1.4, gpus: int = 64, cluster: st
     )
 
 
+def demo(seed: int) -> World:
+    """The workload of ``make simulate``: 16 apps on 32 GPUs."""
+    return World(
+        workload=load_workload("demo", seed=seed), cluster=load_cluster("demo-32"), settings=Settings(seed=seed)
+    )
+
+
+def narrow(seed: int) -> World:
+    """A job of 1, 2, 4 or 8 GPUs for eight hours, among elastic apps that fill the cluster for as long; it alone is judged."""
+    rng = np.random.default_rng(seed)
+    arrival, gpus = np.cumsum(rng.exponential(600.0, 60)), 2 ** (seed % 4)
+    wide = [
+        _elastic(f"wide{i}", f"u{i % 5}", 64, float(t), float(rng.uniform(0.3, 1.7)) * 600.0)
+        for i, t in enumerate(arrival)
+    ]
+    one = App(name="narrow", user="ada", arrival=0.0, jobs=(_job("narrow", gpus, gpus, 28800.0),))
+    return replace(_users([one, *wide], seed), judged=frozenset({"narrow"}), settings=Settings(seed=seed))
+
+
 def flood(seed: int) -> World:
     """An app of a user, three hours of the cluster, and 240 apps of another user that alone keep it full for ten hours."""
     rng = np.random.default_rng(seed)
@@ -346,6 +365,8 @@ GROUNDS: Mapping[str, tuple[Callable[[int], World], tuple[str, ...], int]] = {
     "generated-half": (partial(generated, dynamic=0.5), PLANS, 3),
     "generated-none": (partial(generated, dynamic=0.0), PLANS, 3),
     "pollux": (pollux, ("srsf", "drf", "gandiva", "themis"), 5),
+    "demo": (demo, BASELINES, 25),
+    "narrow": (narrow, ("srsf",), 20),
     "flood": (flood, ("srsf", "drf", "themis"), 5),
     "alike": (alike, BASELINES, 20),
     "first": (first, ("srsf",), 20),
@@ -437,7 +458,7 @@ def run(ground: str, policy: str, seed: int) -> dict[str, float]:
         "cpu_s": cpu,
         **parts,
     }
-    if not world.judged or ground in ("flood", "continuous"):
+    if not world.judged or ground in ("flood", "narrow", "continuous"):
         fair = fair_times(ground, seed) if world.believed else _of_log(metrics.apps)
         late = np.array([t / fair[world.workload.apps[a].name] for a, t in zip(rows, jct)])
         numbers |= {
@@ -445,6 +466,7 @@ def run(ground: str, policy: str, seed: int) -> dict[str, float]:
             "p99": float(np.percentile(late, 99)),
             "p95": float(np.percentile(late, 95)),
             "above": float((late > 1.1).mean()),
+            "late_alone": float(np.mean([app.t_alone > 1.1 * app.t_reference for app in metrics.apps])),
         }
     if world.static:
         rho = jct / np.array(world.static)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from themis.core import fairness_unit, phases, reference, regimes
+from themis.core import fairness_unit, needs, phases, reference, regimes
 from themis.core.state import State
 from themis.core.tables import ENDED
 from themis.fairness.finish_time import t_id_exact, t_id_paper
@@ -130,6 +130,7 @@ def finish_app(state: State, a: int, outcome: str) -> AppFinished:
         capacity=capacity,
         gpu_seconds=float(t.attained[a]),
         needed=reference.needs(state, a, speed),
+        alone=needs.alone_s(state, a) if outcome == "completed" else 0.0,
     )
 
 

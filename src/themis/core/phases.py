@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from themis.core import reference
+from themis.core import needs, reference
 from themis.core.state import State
 from themis.core.tables import Status
 from themis.model.units import Float, Int
@@ -30,6 +30,7 @@ def plan(state: State, a: int, app: App, rows: slice) -> None:
     work = state.work_left(np.arange(rows.start, rows.stop))
     high = state.jobs.gpus_max[rows]
     if not brackets:
+        needs.fill(state, a)
         _one_phase(state, a, _cost(state, rows, work))
         state.apps.demand[a] = int(np.sort(high)[::-1][: app.at_once or None].sum())
         return
@@ -46,6 +47,7 @@ def plan(state: State, a: int, app: App, rows: slice) -> None:
     state.apps.budget[a] = state.phase[0, a, :p].sum()
     state.apps.demand[a] = widest * int(high.max())
     state.apps.longest_s[a] = 0.0
+    needs.fill(state, a)
 
 
 def revise(state: State, a: int) -> None:
@@ -60,8 +62,11 @@ def revise(state: State, a: int) -> None:
     at = slice(int(rows[0]), int(rows[-1]) + 1)
     ended = state.jobs.status[at] == Status.ENDED
     steps = np.where(ended, state.jobs.done[at], state.jobs.total[at])
-    work = np.array([_work_upto(state, j, upto) for j, upto in zip(rows.tolist(), steps.tolist())])
+    work = np.array(
+        [sum(w for _, w in needs.stretches(state, j, 0.0, upto)) for j, upto in zip(rows.tolist(), steps.tolist())]
+    )
     _one_phase(state, a, _cost(state, at, work))
+    needs.fill(state, a)
 
 
 def phase_column(app: App, bracket: int, rung: int) -> int:
@@ -116,22 +121,13 @@ def _best_size_cost(state: State, rows: slice) -> Float:
     return out
 
 
-def _work_upto(state: State, j: int, steps: float) -> float:
-    """Reference GPU-seconds of a job's first ``steps`` steps."""
-    job, out, begin = state.job_specs[j], 0.0, 0.0
-    for regime in state.regimes[j]:
-        serial = float(state.speeds.serial[state.speeds.index[job.model, regime.batch]]) * job.scale(regime.batch)
-        out += min(max(steps - begin, 0.0), regime.steps) * serial
-        begin += regime.steps
-    return out
-
-
 def _grow(state: State, apps: int, phases: int) -> None:
     _, rows, width = state.phase.shape
     grow_rows, grow_width = rows if apps > rows else 0, max(phases - width, 0)
     if grow_rows or grow_width:
         pad = ((0, grow_rows), (0, grow_width))
-        state.phase, state.future = (np.pad(table, ((0, 0), *pad)) for table in (state.phase, state.future))
+        tables = (state.phase, state.future, state.need)
+        state.phase, state.future, state.need = (np.pad(table, ((0, 0), *pad)) for table in tables)
         state.phase_bracket = _padded(state.phase_bracket, pad)
 
 

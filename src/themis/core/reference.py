@@ -120,13 +120,11 @@ def _left(state: State, rows: Int) -> tuple[Float, Float]:
 
 
 def _phases(state: State, rows: Int) -> tuple[Float, Float]:
-    """Reference GPU-seconds of each phase, and most GPUs that it can use, [A, P] each: as the exact T_id has it.
+    """Reference GPU-seconds of each phase, and most GPUs that it can use, [A, P] each: see ``core.needs``.
 
-    A phase on a share ``s`` takes max(work / s, longest / min(s, gang_max)), so it uses up to work x gang_max / longest GPUs.
     Hyperband's brackets run concurrently: their work is one phase that takes as long as the longest bracket.
     """
-    work, longest = state.phase[0, rows], state.phase[1, rows]
-    gang = state.apps.gang_max[rows].astype(float)[:, None]
+    work, longest = state.need[:, rows]
     brackets = state.phase_bracket[rows]
     if brackets.any():
         sides = np.stack(
@@ -136,7 +134,9 @@ def _phases(state: State, rows: Int) -> tuple[Float, Float]:
         work, longest = work.copy(), longest.copy()
         work[several, 0], longest[several, 0] = work[several].sum(axis=1), sides[several]
         work[several, 1:] = longest[several, 1:] = 0.0
-    return work, np.where(longest > 0, work * gang / np.maximum(longest, 1e-12), gang)
+    return work, np.where(
+        longest > 0, work / np.maximum(longest, 1e-12), state.apps.gang_max[rows].astype(float)[:, None]
+    )
 
 
 def _speed(state: State, rows: Int) -> Float:

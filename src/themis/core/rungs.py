@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from themis.core import regimes
+from themis.core import needs, reference, regimes
 from themis.core.job_lifecycle import END, JobChange, move
 from themis.core.phases import phase_column
 from themis.core.state import State
@@ -35,5 +35,7 @@ def _next_rung(state: State, a: int, bracket: Halving, jobs: Int) -> list[int]:
     for j in jobs[on].tolist():
         regimes.set_target(state, j, target)
     state.future[:, a, phase_column(state.app_specs[a], b, rung)] = 0.0
+    reference.advance(state)
+    needs.fill(state, a)
     ended: list[int] = jobs[~on].tolist()
     return ended

@@ -77,6 +77,8 @@ class State(Machines):
     phase: Float = kept(_phases)
     """[3, apps, P], see ``core.phases`` ; ``future`` : of the phases after the current one."""
     future: Float = kept(_phases)
+    need: Float = kept(lambda: np.zeros((2, 64, 1)))
+    """[2, apps, P], work of each phase and seconds of its longest job, on the best places there are: see ``core.needs``."""
     phase_bracket: Int = kept(lambda: np.zeros((64, 1), dtype=np.int64))
     failed: set[int] = kept(set)
     """Apps with at least one failed job."""
@@ -158,10 +160,12 @@ class State(Machines):
         self._worth: dict[tuple[int, int, int, int], tuple[float, float]] = {}
         """``worth`` of gangs that there were, by ``_worth_by``'s speeds; a cache."""
         self._worth_by = self.speeds
+        self.best_gangs: dict[Any, Any] = {}
+        """``needs.best_gang`` by kind of job; a cache."""
 
     def drop_caches(self) -> None:
         """Forget what follows from the tables and was looked up before."""
-        self._worth = {}
+        self._worth, self.best_gangs = {}, {}
 
     # ---- time -------------------------------------------------------------------------------------------------------
 
@@ -230,6 +234,7 @@ class State(Machines):
     def _in_service(self, gpu_type: int, gpus: int) -> None:
         """Add to the number of GPUs of a type in service; a negative number removes."""
         self.type_gpus[gpu_type] += gpus
+        self.best_gangs = {}
         self._capacity_changed()
 
     def _capacity_changed(self) -> None:
@@ -263,6 +268,7 @@ class State(Machines):
         self.measured.take(measured)
         self.book = self.book.with_profiles([self.measured.corrected(self.book.get(measured.model))])
         self.speeds = relearned(self.speeds, self.book, measured.model, tuple(self.gpu_types))
+        self.best_gangs = {}
         self._capacity_changed()
 
     def set_profiles(self, profiles: Sequence[Profile]) -> None:
@@ -273,6 +279,7 @@ class State(Machines):
             self.measured.corrected(profile) if profile.name in measured else profile for profile in profiles
         )
         self._compile(list(self.speeds.index), self.speeds.scale.shape[2] - 1)
+        self.best_gangs = {}
 
     def worth(self, config: int, gpu_type: int, gpus: int, locality: int) -> tuple[float, float]:
         """(reference GPUs that a gang is worth, slowdown of its locality), looked up once for each kind of gang."""

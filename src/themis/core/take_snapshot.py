@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 
 from themis.core import fairness_unit, quota_limits, reference
+from themis.core import needs as app_needs
 from themis.core.forecasting import JobForecast, forecast_jobs
 from themis.core.offer import free_gpus
 from themis.core.state import EPS, State, not_nothing
@@ -180,6 +181,9 @@ def take_renewing(
     expected = forecast_jobs(state, job_id, done, memo.forecasts) if "ahead" in needs else None
     finishes = reference.finishes(state, app_id, memo.finishes) if "reference" in needs else None
     snapshot.filled(ahead=expected, reference=finishes, horizon=None if finishes is None else state.horizon)
+    if finishes is not None:
+        left, alone, whole = app_needs.left(state, app_id)
+        snapshot.filled(need_left=left, need_alone=alone, need_whole=whole)
     if ((snapshot.app_kind == BAG) & snapshot.app_rigid & (snapshot.app_held > 0)).any():
         exact, renewed = _bags(state, snapshot)
         return snapshot.deferring(app_left_held=partial(_left_with, exact)), renewed

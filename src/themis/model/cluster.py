@@ -7,13 +7,13 @@ join later are appended.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from themis.errors import ClusterError
-from themis.model.units import Int
+from themis.model.units import Int, Locality
 
 MOST_GPUS = 100_000
 """Maximum number of GPUs of one machine: far more than any has, far fewer than fill the memory."""
@@ -123,3 +123,32 @@ def in_racks(
             for i, (gpus, slot) in enumerate(shapes)
         ),
     )
+
+
+Reach = tuple[int, int, int, int]
+"""GPUs of the largest gang in a slot, on a machine, in a rack, and of one type at all: by ``Locality``."""
+
+
+def reaches(machines: Iterable[Machine]) -> dict[str, Reach]:
+    """The reach of each GPU type on these machines."""
+    slot, whole, racks = Counter[str](), Counter[str](), Counter[tuple[str, str]]()
+    for machine in machines:
+        kind = machine.gpu_type
+        slot[kind], whole[kind] = max(slot[kind], machine.slot), max(whole[kind], machine.gpus)
+        racks[kind, machine.rack] += machine.gpus
+    out = {}
+    for kind in whole:
+        rack = [gpus for (k, _), gpus in racks.items() if k == kind]
+        out[kind] = slot[kind], whole[kind], max(rack), sum(rack)
+    return out
+
+
+def places(low: int, high: int, reach: Reach | None) -> list[tuple[int, Locality]]:
+    """Gangs of ``low`` to ``high`` GPUs that may be the fastest on an idle cluster, with their best locality.
+
+    The widest that there is room for, and the widest of each locality: an elastic gang may be faster if it does not spread.
+    """
+    if reach is None:
+        return []
+    sizes = {min(high, most) for most in reach if min(high, most) >= low}
+    return [(size, Locality(sum(size > most for most in reach[:3]))) for size in sorted(sizes)]

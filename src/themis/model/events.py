@@ -586,6 +586,7 @@ class AppFinished:
     averaged likewise. ``jct`` is all of its time; rho leaves out what its user held it.
     ``needed`` : what it needed, phase by phase: (GPU-seconds on GPUs of mean speed, placed best; most GPUs that the phase can
     use). Empty in logs from before.
+    ``alone`` : seconds that it takes on the idle cluster, its starts included; 0 where it did not complete.
     """
 
     app: int
@@ -599,6 +600,7 @@ class AppFinished:
     capacity: float
     gpu_seconds: float
     needed: tuple[tuple[GpuSeconds, float], ...] = ()
+    alone: Seconds = 0.0
 
 
 @record

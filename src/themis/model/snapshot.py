@@ -167,6 +167,9 @@ class Snapshot:
     bids: Annotated[Bids | None, Column("", TABLE, "the answer to a policy's `Ask`")] = None
     ahead: Annotated[Ahead | None, Column("", TABLE, "forecast of each job's training, if in `needs`")] = None
     reference: Annotated[Float | None, Column("A", S, "when it finishes on its own share, if in `needs`")] = None
+    need_left: Annotated[Float | None, Column("A", GPU_S, "work left on the best places, with `reference`")] = None
+    need_alone: Annotated[Float | None, Column("A", S, "time left alone on reference GPUs, with `reference`")] = None
+    need_whole: Annotated[Float | None, Column("A", S, "the same of all its work, with `reference`")] = None
     horizon: Annotated[
         Seconds | None, Column("", S, "by when the work at hand can be done, if `reference` is in `needs`")
     ] = None

@@ -19,9 +19,8 @@ import numpy as np
 
 from themis.errors import InputError
 from themis.fairness import fluid
-from themis.fairness.finish_time import FinishTime, phase_seconds
 from themis.model.answers import GpuGrant, Proof, Solved
-from themis.model.snapshot import Kind, Snapshot
+from themis.model.snapshot import Snapshot
 from themis.model.units import Bool, Float, Seconds
 from themis.policies.api import ADDED, ON_FREE_GPUS, Cadence, Granularity, Workbench
 from themis.policies.by_type import by_type, fastest, types_differ
@@ -67,7 +66,7 @@ class FairFinish:
         shortest = self.shortest(snapshot)
         s = snapshot.having(lease_s=shortened(snapshot, shortest)) if shortest else snapshot
         left, due, speed = work_left(s), cast(Float, s.need("reference")) - s.now, fastest(s)
-        alone = FinishTime.of(s).left_on(s.app_demand * speed, s.app_gang_max * speed)
+        alone = cast(Float, s.need("need_alone")) / speed
         believed = alone
         left, due, alone = as_it_turned_out(s, left, due, alone)
         urgent = cannot_wait(s, left, due, alone)
@@ -92,7 +91,7 @@ class FairFinish:
 
 def work_left(s: Snapshot) -> Float:
     """GPU-seconds that each app has left, the rungs still to come included, [A]."""
-    out: Float = (FinishTime.of(s).current_work + s.future_work.sum(axis=1)) / np.maximum(s.app_speed, 1e-9)
+    out: Float = cast(Float, s.need("need_left")) / np.maximum(s.app_speed, 1e-9)
     return out
 
 
@@ -188,12 +187,7 @@ def to_horizon(s: Snapshot, alone: Float, speed: Float) -> Float:
     ----------
     alone : as of ``cannot_wait``, as believed. ``speed`` : [A], reference GPUs that a GPU of its best type is worth to each app.
     """
-    most, gang = s.app_demand * speed, s.app_gang_max * speed
-    whole = phase_seconds(s.phase_work, s.phase_longest, most[:, None], gang[:, None]).sum(axis=1)
-    done = np.bincount(s.job_app, weights=s.job_done * s.job_serial, minlength=s.apps)
-    # Sweeps have rungs behind them and ahead; of other apps the present jobs are all that counts.
-    current = np.maximum(FinishTime.of(s).current_work, 1e-9)
-    whole = np.where(s.app_kind == Kind.HALVING, whole, alone * (1.0 + done / current))
+    whole = cast(Float, s.need("need_whole")) / speed
     ends = s.app_arrival + s.app_away + (1.0 + fluid.LEEWAY) * whole
     horizon = max(cast(float, s.need("horizon")), float(ends.max(initial=-np.inf)))
     out: Float = horizon - s.now - alone

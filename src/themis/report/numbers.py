@@ -33,13 +33,20 @@ class Numbers:
         columns={"max": "short", "median": "short", "mean": "all", "p99": "compare", "above_1_1": "short"},
     )
     rho_attainable: RhoStats = form(
-        "The same, divided by the longer of the time in the reference and the time on an idle cluster with one start: the part "
-        "of rho_reference that a scheduler can do something about. Statistics are over completed apps.",
+        "The same, divided by the longer of the time in the reference and the time on the idle cluster, its starts included: the "
+        "part of rho_reference that a scheduler can do something about. Statistics are over completed apps.",
         label="attainable",
         values=lambda f: known(np.array([app.rho_attainable for app in f.done])),
         per_app="rho_attainable",
         digits=0,
         columns={"max": "compare", "median": "all", "mean": "all", "p99": "compare", "above_1_1": "compare"},
+    )
+    late_alone: float = metric(
+        "Fraction of completed apps that take more than 1.1 times their time in the reference alone on the idle cluster: gangs "
+        "wider than a machine, starts and uneven rungs make them late by rho_reference under every policy.",
+        unit="fraction",
+        fold=lambda f: mean([float(app.t_alone > 1.1 * app.t_reference) for app in f.done]),
+        column=ComparisonColumn(title="late\nalone", scale=PER_CENT, digits=0, shown="short"),
     )
     rho_paper: RhoStats = form(
         "Finish-time fairness of an app over its whole life: its JCT, less what its user held it, divided by T_id, the time "

@@ -58,7 +58,7 @@ class _Entry:
 class Isolated:
     """Seconds that each app takes on its own share, [A] each; NaN where the log does not say.
 
-    ``reference`` : in the reference, without what its user held it. ``alone`` : on an idle cluster, with one start.
+    ``reference`` : in the reference, without what its user held it. ``alone`` : on an idle cluster, with its starts.
     ``held`` : what its user held it in fact.
     """
 
@@ -156,7 +156,7 @@ class Reference:
         alone = np.full(len(self.apps), math.nan)
         for a, (entry, end) in enumerate(zip(self.apps, ends, strict=True)):
             if end is not None and entry.known:
-                alone[a] = self.alone(a, end.capacity, start_s)
+                alone[a] = end.alone or self.alone(a, end.capacity, start_s)
         return Isolated(lasted, alone, np.array([entry.held for entry in self.apps]))
 
 

@@ -215,7 +215,7 @@ class _Run(Driver):
                 app=app,
                 weight=self.sim.workload.weight(app),
                 assumed=assumed,
-                alone=alone(assumptions.book, app, gpu_types),
+                alone=alone(assumptions.book, app, self.sim.cluster.machines),
             )
             self.kernel.schedule(app.arrival, event)
         for outage in self.sim.outages:

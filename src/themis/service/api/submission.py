@@ -96,7 +96,7 @@ def submit(arbiter: Arbiter, request: pb.SubmitRequest, caller: Caller | None = 
     if profile is not None:
         arbiter.learn(profile, request.profile)
     assumed = Assumptions(arbiter.book).of(app, state.gpu_types)
-    estimated = alone(arbiter.book, app, state.gpu_types)
+    estimated = alone(arbiter.book, app, state.machines)
     arbiter.enter(app, weight, entry, AppSubmitted(app=app, weight=weight, assumed=assumed, alone=estimated))
     return pb.SubmitReply(app=number, name=app.name)
 

@@ -6,8 +6,9 @@ are listed for an app, so that the log can hold them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from themis.model.cluster import Machine, Reach, places, reaches
 from themis.model.events import AssumedSpeed
 from themis.model.speed import ProfileBook
 from themis.model.units import GpuSeconds, Locality, Seconds
@@ -45,23 +46,35 @@ def speeds_of(jobs: Sequence[Job], gpu_types: Sequence[str]) -> dict[tuple[str, 
     }
 
 
-def alone(book: ProfileBook, app: App, gpu_types: Sequence[str]) -> tuple[GpuSeconds, Seconds] | None:
-    """GPU-seconds of an app's work, and seconds of its longest job, each on its most GPUs of the fastest type, placed best.
+def alone(book: ProfileBook, app: App, machines: Iterable[Machine]) -> tuple[GpuSeconds, Seconds] | None:
+    """GPU-seconds of an app's work, and seconds of its longest job, each by its fastest gang on the best place of these machines.
 
     As believed when it comes: of a job whose program decides, all at its first batch size. None where a job has no speed.
     """
-    work, longest = 0.0, 0.0
-    rates: dict[tuple[str, int, int, tuple[str, ...]], float] = {}
+    work, longest, reach = 0.0, 0.0, reaches(machines)
+    found: dict[tuple[str, int, int, int, tuple[str, ...]], tuple[float, int]] = {}
     for job in app.jobs:
-        seconds = 0.0
+        seconds = gpu_seconds = 0.0
         for regime in job.expected_regimes:
-            key = (job.model, regime.batch, job.gpus_max, job.gpu_types)
-            if key not in rates:
-                may = [kind for kind in gpu_types if not job.gpu_types or kind in job.gpu_types]
-                rates[key] = max((book.rate(*key[:2], kind, job.gpus_max, Locality.SLOT) for kind in may), default=0.0)
-            if rates[key] <= 0:
+            key = (job.model, regime.batch, job.gpus_min, job.gpus_max, job.gpu_types)
+            if key not in found:
+                found[key] = _fastest(book, *key, reach)
+            rate, gpus = found[key]
+            if rate <= 0:
                 return None
-            seconds += regime.steps * job.scale(regime.batch) / rates[key]
-        work += seconds * job.gpus_max
+            takes = regime.steps * job.scale(regime.batch) / rate
+            seconds += takes
+            gpu_seconds += takes * gpus
+        work += gpu_seconds
         longest = max(longest, seconds)
     return work, longest
+
+
+def _fastest(
+    book: ProfileBook, model: str, batch: int, low: int, high: int, only: tuple[str, ...], reach: Mapping[str, Reach]
+) -> tuple[float, int]:
+    """Steps/s and GPUs of the fastest gang; where no machine can hold one, as if placed best."""
+    may = [kind for kind in reach if not only or kind in only]
+    there = [(kind, *place) for kind in may for place in places(low, high, reach[kind])]
+    there = there or [(kind, high, Locality.SLOT) for kind in may]
+    return max(((book.rate(model, batch, kind, gpus, place), gpus) for kind, gpus, place in there), default=(0.0, high))
