@@ -28,7 +28,7 @@ from themis.model import cluster, workload
 from themis.model.specs import read_app, to_fields
 from themis.model.speed import compile_speeds
 
-FORMAT = 4
+FORMAT = 5
 """Version of the checkpoint format; raise it whenever a part changes its meaning."""
 
 _SAVED = tuple(f.name for f in dataclasses.fields(State) if f.metadata.get("saved", True))
