@@ -72,7 +72,7 @@ def _together(state: State, a: int, each: list[Need]) -> Need:
 
 
 def spent(state: State, j: int, begin: float, upto: float, *, here: bool = False) -> Need:
-    """What a job's steps from ``begin`` to ``upto`` take on reference GPUs, or ``here``, on the GPUs of its best gang."""
+    """Cost of a job's steps from ``begin`` to ``upto`` on reference GPUs, or ``here``, on the GPUs of its best gang."""
     gpu_s = seconds = 0.0
     job = state.job_specs[j]
     for config, work in stretches(state, j, begin, upto):
