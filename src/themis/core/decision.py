@@ -21,8 +21,9 @@ from themis.core.place import place
 from themis.core.placed_gangs import Intent, Placed, WantedGang
 from themis.core.quota_limits import within_quotas
 from themis.core.state import EPS, State
+from themis.core.uncontested import renewals
 from themis.model.answers import Answer, Ask
-from themis.model.events import Allocated, BidsCollected, CollectBids, Command, Solve, WakeAt
+from themis.model.events import Allocated, BidsCollected, CollectBids, Command, Forced, Solve, WakeAt
 from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Seconds
 from themis.policies.api import Cadence
@@ -43,7 +44,7 @@ class Decider:
         self.state, self.pace, self.needs = state, cadence, needs
         self.out: list[Command] = []
         self.leases = Leases(state, self._wake)
-        self.solving: Snapshot | None = None
+        self.solving: Snapshot | Forced | None = None
         self.offer: FreeGpus | None = None
         """GPUs on offer in ``solving``; both are valid while no event but the answers to it arrives."""
         self.memo = snapshots.Memo()
@@ -66,9 +67,9 @@ class Decider:
         if answered is None and not (offer.free.any() and offer.wanted()):
             return
 
-        # 4. Policy. It is asked with the snapshot; its answer enters at step 5.
+        # 4. Policy. It is asked with the snapshot, unless nothing is left to decide; the answer enters at step 5.
         if answer is None:
-            self._ask(self._snapshot(offer), offer)
+            self._ask(offer)
             return
 
         # 5. Intend: gangs that are to run, until when, in order of precedence. From here on the kind of answer does not matter.
@@ -105,7 +106,7 @@ class Decider:
         """Handle the policy's answer, or its request for bids."""
         s = self.state
         if isinstance(event.solved.answer, Ask):
-            view = self.solving if self.solving is not None else snapshots.take(s)
+            view = self.solving if isinstance(self.solving, Snapshot) else snapshots.take(s)
             self.out.append(CollectBids(version=event.version, ask=event.solved.answer, snapshot=view))
             return
         self.decide(self._answered(event.solved.answer))
@@ -114,7 +115,7 @@ class Decider:
 
     def collected(self, event: BidsCollected) -> None:
         """The bids are there: the policy is asked again."""
-        if self.solving is not None and event.version == self.solving.version:
+        if isinstance(self.solving, Snapshot) and event.version == self.solving.version:
             self._solve(self.solving.with_bids(event.bids))
 
     # ---- steps -------------------------------------------------------------------------------------------------------
@@ -146,9 +147,14 @@ class Decider:
             s.apps.finish[a], s.apps.stale[a] = finish, 0
         return view
 
-    def _ask(self, view: Snapshot, offer: FreeGpus) -> None:
-        self._solve(view)
-        self.offer = offer
+    def _ask(self, offer: FreeGpus) -> None:
+        s, self.offer = self.state, offer
+        forced = renewals(s, self.pace, offer)
+        if forced is None:
+            self._solve(self._snapshot(offer))
+        else:
+            self.solving = Forced(version=s.version, now=s.now, solved=forced)
+            self.out.append(self.solving)
 
     def _solve(self, view: Snapshot) -> None:
         self.solving = view

@@ -1,9 +1,10 @@
 """The one driver of decisions: it carries events into the core, and answers what the core asks for.
 
-A step of the core returns commands. Three of them are questions, and each has its answer as an event:
+A step of the core returns commands. Four of them are questions, and each has its answer as an event:
 
     WakeAt(time)       ->  Wake at that time, after all other events of that instant
     Solve(snapshot)    ->  Allocated: the policy's answer, or its request for bids
+    Forced(answer)     ->  Allocated with this answer: there is nothing to decide, so the policy is not asked
     CollectBids(ask)   ->  BidsCollected, after which the core asks the policy again
 
 The simulator, the forecasts of ``themis why`` and the live service are shells: subclasses of ``Driver`` that say how the policy
@@ -22,7 +23,7 @@ from themis.core.scheduler import Scheduler
 from themis.errors import ThemisError
 from themis.model.answers import Ask, Solved
 from themis.model.bids import Bids
-from themis.model.events import Allocated, BidsCollected, CollectBids, Command, Event, Solve, WakeAt
+from themis.model.events import Allocated, BidsCollected, CollectBids, Command, Event, Forced, Solve, WakeAt
 from themis.model.snapshot import Snapshot
 from themis.model.units import Seconds
 
@@ -110,6 +111,8 @@ class Driver(ABC):
                     self.wake_at(command.time, now)
                 case Solve():
                     self.begin(command.snapshot, now)
+                case Forced():
+                    self._forced(command, now)
                 case CollectBids():
                     self._collect(command.ask, now)
                 case _:
@@ -117,8 +120,13 @@ class Driver(ABC):
 
     def resume(self, now: Seconds) -> None:
         """Ask again for a decision that the core waits for and that is not under way, because the previous solver is gone."""
-        if self.decision is None and self.core.solving is not None:
-            self.begin(self.core.solving, now)
+        solving = self.core.solving
+        if self.decision is not None or solving is None:
+            return
+        if isinstance(solving, Forced):
+            self._forced(solving, now)
+        else:
+            self.begin(solving, now)
 
     def begin(self, snapshot: Snapshot, now: Seconds) -> None:
         """The core wants a decision on this snapshot: a new one, or the one under way with the bids that it asked for."""
@@ -164,6 +172,9 @@ class Driver(ABC):
         if self.decision is not None and self.decision.waits is PendingInput.BIDS:
             self.feed(BidsCollected(version=self.decision.version, bids=bids), now)
 
+    def _forced(self, question: Forced, now: Seconds) -> None:
+        self.feed(Allocated(version=question.version, solved=question.solved), now)
+
     def _collect(self, ask: Ask, now: Seconds) -> None:
         decision = self.decision
         assert decision is not None
@@ -187,6 +198,6 @@ def logged_commands(core: Scheduler, event: Event, now: Seconds, wakes: list[Sec
     for command in core.step(event, now):
         if type(command) is WakeAt:
             heapq.heappush(wakes, max(command.time, now))
-        elif not isinstance(command, Solve | CollectBids):
+        elif not isinstance(command, Solve | Forced | CollectBids):
             out.append(command)
     return out

@@ -66,7 +66,7 @@ from themis.model.events import (
     Wake,
 )
 from themis.model.settings import Settings
-from themis.model.snapshot import Kind
+from themis.model.snapshot import Kind, Snapshot
 from themis.model.speed import ProfileBook
 from themis.model.units import NONE, Seconds
 from themis.model.workload import CurveStopping
@@ -457,7 +457,7 @@ class Scheduler(Decider):
         s = self.state
         s.jobs.order[s.app_jobs(event.app)] = 0
         s.jobs.order[list(event.jobs)] = np.arange(len(event.jobs)) - len(event.jobs)
-        if self.solving is not None:
+        if isinstance(self.solving, Snapshot):
             self.solving = replace(self.solving, job_order=s.jobs.order[self.solving.job_id])
 
     def _repaired(self, event: JournalRepaired) -> None:

@@ -619,6 +619,20 @@ class Solve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Forced:
+    """Nothing is left to decide: send ``Allocated`` with this answer. No policy is asked.
+
+    Attributes
+    ----------
+    version : of the state. ``now`` : the instant of the decision.
+    """
+
+    version: int
+    now: Seconds
+    solved: Solved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CollectBids:
     """Ask these apps' agents for bids on the offer and send ``BidsCollected``."""
 
@@ -627,7 +641,9 @@ class CollectBids:
     snapshot: Snapshot
 
 
-Command: TypeAlias = Grant | Renew | Revoke | JobEnded | CurveStopped | AppFinished | WakeAt | Solve | CollectBids
+Command: TypeAlias = (
+    Grant | Renew | Revoke | JobEnded | CurveStopped | AppFinished | WakeAt | Solve | Forced | CollectBids
+)
 
 
 TOLERANCE = 1e-9

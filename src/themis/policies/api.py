@@ -11,7 +11,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
@@ -33,6 +33,17 @@ class Granularity(StrEnum):
     JOB = "job"
 
 
+class Renews(IntEnum):
+    """Whether a policy renews every lease that ends, in place, while no job could use more GPUs than it has."""
+
+    NO = 0
+    SINGLE_ON_ONE_TYPE = 1
+    """Leases of apps of one job, on one type: an app of several may decline a gang that does not help it."""
+    ON_ONE_TYPE = 2
+    """While GPUs of one type are in service: between types it may move gangs."""
+    ALWAYS = 3
+
+
 @dataclass(frozen=True, slots=True)
 class Cadence:
     """Times of a policy's decisions: whenever GPUs are free, or (with ``round_s``) also at every round's boundary.
@@ -45,6 +56,7 @@ class Cadence:
     replan_on_regime : a job's change of speed ends the plan in force (Shockwave §7, reactive); otherwise it goes on (lazy).
     spare : GPUs that the answer leaves free go to jobs that wait, and leases that end on them are renewed; of time
         shares that is charged to no job. False: the policy leaves GPUs idle on purpose.
+    renews : whether its answer is forced while each job has all GPUs that it can use; it is not asked then (decision 93).
     """
 
     round_s: Seconds | None = None
@@ -52,6 +64,7 @@ class Cadence:
     backfill: bool = True
     replan_on_regime: bool = True
     spare: bool = True
+    renews: Renews = Renews.NO
 
     def __post_init__(self) -> None:
         if self.round_s is not None and not 1.0 <= self.round_s < math.inf:
@@ -61,6 +74,8 @@ class Cadence:
 
 
 ON_FREE_GPUS = Cadence()
+RENEWING = Cadence(renews=Renews.ALWAYS)
+"""``ON_FREE_GPUS`` of a policy that renews every lease that ends while no job could use more GPUs."""
 
 
 @dataclass(slots=True)

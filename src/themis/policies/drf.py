@@ -17,7 +17,7 @@ import numpy as np
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Float, Int
-from themis.policies.api import ON_FREE_GPUS, Cadence, Granularity, Workbench
+from themis.policies.api import RENEWING, Cadence, Granularity, Workbench
 from themis.policies.placement.grants import Allocator, Demand, demand_of, demands_of, lease_end, waiting_apps
 from themis.policies.placement.turns import Turns
 
@@ -33,7 +33,7 @@ class Drf:
     @property
     def pace(self) -> Cadence:
         """Decide whenever GPUs are free."""
-        return ON_FREE_GPUS
+        return RENEWING
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
         """Fill progressively; ties go to least received, then the earlier arrival, then the lower id."""

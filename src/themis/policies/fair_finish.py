@@ -22,7 +22,7 @@ from themis.fairness import fluid
 from themis.model.answers import GpuGrant, Proof, Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Bool, Float, Seconds
-from themis.policies.api import ADDED, ON_FREE_GPUS, Cadence, Granularity, Workbench
+from themis.policies.api import ADDED, Cadence, Granularity, Renews, Workbench
 from themis.policies.by_type import by_type, fastest, types_differ
 from themis.policies.placement.lease_lengths import shortened
 from themis.policies.placement.ordered import in_order
@@ -56,7 +56,7 @@ class FairFinish:
     @property
     def pace(self) -> Cadence:
         """Decide whenever GPUs are free."""
-        return ON_FREE_GPUS
+        return Cadence(renews=Renews.ON_ONE_TYPE)
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
         """Allocate the offer: apps that cannot wait by due (``in_time``), critical ones by slack, the others by work left.

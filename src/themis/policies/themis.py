@@ -31,7 +31,7 @@ from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Bool, Float, Int, Locality
 from themis.optimize.winners.auction_problem import Supply
 from themis.optimize.winners.work_limits import Limits
-from themis.policies.api import ON_FREE_GPUS, Cadence, Granularity, Workbench
+from themis.policies.api import Cadence, Granularity, Renews, Workbench
 from themis.policies.auction.clearing import clear
 from themis.policies.auction.outcome import Outcome
 from themis.policies.auction.payment import DRAWN, FORMS, pay
@@ -91,7 +91,7 @@ class Themis:
     @property
     def pace(self) -> Cadence:
         """Decide whenever GPUs are free."""
-        return ON_FREE_GPUS
+        return Cadence(renews=Renews.SINGLE_ON_ONE_TYPE)
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
         """First ask for bids, then clear."""

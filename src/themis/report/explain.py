@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 
 from themis.errors import InputError, ThemisError, UnknownName
-from themis.model.answers import CUT
+from themis.model.answers import CUT, UNCONTESTED
 from themis.model.events import Allocated, AppFinished, CurveStopped, Grant, Header, Renew, Revoke
 from themis.model.log import read_lines, to_record
 from themis.model.log_decisions import Fields
@@ -282,7 +282,8 @@ class _Reader:
         if not self.active:
             return
         self._flush()
-        self.stretch = float(proof.stretch[proof.stretched == self.app].sum())
+        if not proof.method.startswith(UNCONTESTED):
+            self.stretch = float(proof.stretch[proof.stretched == self.app].sum())
         self.now = {"time": time, "round": self.round}
         planned = np.isin(proof.job, np.arange(self.first_job, self.first_job + len(self.jobs)))
         if planned.any():
