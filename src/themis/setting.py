@@ -44,7 +44,7 @@ class Kind:
     read : converts a value as written (YAML); raises ``Unreadable``. ``words`` : the value as people write it.
     shape : ``value``; several of the kind ``of``, as a ``list`` (tuple) or a ``map`` with keys of the kind ``key``; or an
         ``entry`` with the settings of the dataclass ``entry``.
-    number : range of a number. ``choices`` : the only values.
+    number : range of a number. ``choices`` : the only values. ``pattern`` : of HTML, for the text of a value, with a ``hint``.
     """
 
     read: Callable[[Any], Any] = lambda value: value
@@ -55,6 +55,8 @@ class Kind:
     entry: Any = None
     number: Number | None = None
     choices: tuple[str, ...] = ()
+    pattern: str = ""
+    hint: str = ""
 
     @property
     def settings(self) -> Mapping[str, Setting]:
@@ -258,13 +260,23 @@ def words(separator: str, pattern: Callable[[str], object], expected: str) -> Ki
 
 
 TEXT = Kind(read=text)
-SWITCH = Kind(read=_switch)
+SWITCH = Kind(read=_switch, choices=("true", "false"))
 ABSOLUTE = Kind(read=absolute)
-DURATION = Kind(read=sizes.duration, words=_time_words)
+DURATION = Kind(
+    read=sizes.duration,
+    words=_time_words,
+    pattern=r"(\s*[0-9]*\.?[0-9]+\s*(ms|min|[wdhms]))+\s*|[0-9.]+|none|([0-9]+-)?[0-9]+:[0-9]{2}:[0-9]{2}",
+    hint="a time such as 90s, 45m, 2h30m or 1d12h",
+)
 """Seconds above 0."""
 WAIT = replace(DURATION, read=lambda value: sizes.duration(value, zero=True))
 """Seconds, or 0."""
-MEMORY = Kind(read=sizes.memory, words=size_words)
+MEMORY = Kind(
+    read=sizes.memory,
+    words=size_words,
+    pattern=r"\s*[0-9]+(\.[0-9]+)?\s*[kKmMgGtTpP]?i?[bB]?\s*",
+    hint="memory such as 16 GiB",
+)
 """Bytes above 0."""
 ROOM = replace(MEMORY, read=_zero(sizes.memory, "0, or memory with its unit, such as 64 MiB"))
 """Bytes, or 0 for none."""

@@ -165,13 +165,23 @@ def test_a_token_is_shown_once_works_and_is_revoked(world: World, seen: Seen) ->
 def test_a_setting_is_changed_and_its_history_says_by_whom(world: World, seen: Seen) -> None:
     seen.go("/console/admin/settings")
     seen.page.fill("input[name=name]", "lease")
-    seen.page.fill("input[name=value]", "3s")
+    seen.page.fill("form.filter input[name=value]", "3s")
     seen.page.keyboard.press("Enter")
     seen.page.wait_for_selector(".done >> text=-> 3s")
-    history = seen.page.locator("section:has(h2:text-is('History')) tbody tr").first.inner_text()
+    seen.page.select_option("select[aria-label='New value of between']", "apps")
+    seen.page.locator("tr:has(th:text-is('between')) button").click()
+    seen.page.wait_for_selector(".done >> text=-> apps")
+    row = seen.page.locator("tr:has(th:text-is('max_jobs'))")
+    assert row.locator("input[type=number]").get_attribute("max") == "10000"
+    seen.page.fill("input[aria-label='New value of tick']", "soon")
+    seen.page.locator("tr:has(th:text-is('tick')) button").click()
+    assert seen.page.locator("input[aria-label='New value of tick']:invalid").count() == 1, (
+        "the browser asks for a time"
+    )
+    history = seen.page.locator("section:has(h2:text-is('History')) tbody").inner_text()
     assert "lease = 3s" in history
     seen.page.fill("input[name=name]", MARKUP)
-    seen.page.fill("input[name=value]", MARKUP)
+    seen.page.fill("form.filter input[name=value]", MARKUP)
     seen.page.keyboard.press("Enter")
     assert "<img" in seen.page.locator("[role=alert]").inner_text()
     assert seen.page.locator("img").count() == 0

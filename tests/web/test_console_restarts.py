@@ -168,7 +168,7 @@ def test_open_pages_say_that_the_service_is_away_and_lead_to_sign_in_when_it_is_
         now.page.wait_for_selector("#running >> text=trains")
         form.go("/console/admin/settings")
         form.page.fill("input[name=name]", "lease")
-        form.page.fill("input[name=value]", "5s")
+        form.page.fill("form.filter input[name=value]", "5s")
         world.service.kill()
         now.page.wait_for_selector(".stale >> text=Not live")
         world.service.options = (*world.service.options, "--http-port", port)

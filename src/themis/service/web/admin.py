@@ -10,7 +10,9 @@ from starlette.responses import Response
 from themis.client import themis_pb2 as pb
 from themis.errors import InputError, ThemisError
 from themis.service.api.http_app import status_of
+from themis.service.engine.config import Config
 from themis.service.web.console import Route, Visit
+from themis.setting import Kind, kind_of
 from themis.sizes import Unreadable, duration
 
 MOST_NODES = 500
@@ -116,9 +118,16 @@ def _settings(visit: Visit, problem: str = "", changes: tuple[str, ...] | None =
         settings=visit.api.Settings(pb.SettingsRequest()).settings,
         history=visit.api.SettingsHistory(pb.SettingsHistoryRequest(limit=200)).changes,
         changes=changes,
+        kind_of=_kind_of,
         name=visit.form.get("name", "") if problem else "",
         value=visit.form.get("value", "") if problem else "",
     )
+
+
+def _kind_of(name: str) -> Kind | None:
+    """The kind of a setting that has a control of its own."""
+    kind = kind_of(Config, name)
+    return kind if kind and (kind.choices or kind.number or kind.pattern) else None
 
 
 def set_setting(visit: Visit) -> Response:
