@@ -28,7 +28,8 @@ from themis.service.api.access import Access, Caller, Forbidden
 from themis.service.api.grpc_server import PUBLIC
 from themis.service.api.submission import _signed, submit
 from themis.service.engine.config import Config
-from themis.service.operations.up import Service, _let_pass, running
+from themis.service.operations.rights import let_pass
+from themis.service.operations.up import Service, running
 
 # ---- whose rights jobs have ---------------------------------------------------------------------------------------------
 
@@ -81,10 +82,10 @@ def test_submitters_pass_through_roots_home_and_nobody_looks_around(
 ) -> None:
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
-    _let_pass(home, Config(single_trust=True))
+    let_pass(home, Config(single_trust=True))
     assert home.stat().st_mode & 0o777 == 0o700
     tmp_path.chmod(0o700)
-    _let_pass(home, Config())
+    let_pass(home, Config())
     assert home.stat().st_mode & 0o777 == 0o711
     assert "cannot enter" in caplog.text
 

@@ -18,7 +18,8 @@ from themis.client import client as sdk
 from themis.client.client import Client
 from themis.client.command import words_of
 from themis.errors import InputError
-from themis.service.operations.up import farewell, no_nodes
+from themis.service.operations.engines import no_nodes
+from themis.service.operations.until_stopped import farewell
 
 LONG = (*QUICK, "node_lease=120")
 """Jobs outlive a restart on a busy machine."""

@@ -11,7 +11,7 @@ import typer
 from themis.cli import account_verbs, act, agent_verbs, ask, backup, fleet_verbs, top, user
 from themis.cli.certificate_verbs import certificates
 from themis.cli.output import err, out, say_notes, say_red
-from themis.cli.setting_verbs import set_
+from themis.cli.setting_verbs import set_, setting_options
 from themis.cli.table_columns import Home, Output, show_rows
 from themis.cli.typed import Verbs
 from themis.errors import InputError, ThemisError, counted
@@ -71,29 +71,11 @@ def register(app: Verbs) -> None:
     app.add_typer(hosts, name="fleet", rich_help_panel=CLUSTER)
 
 
+@setting_options
 def up(
-    gpus: Annotated[
-        int | None, typer.Option(help="Number of virtual GPUs, to try the service without real ones.")
-    ] = None,
-    machines: Annotated[
-        str | None, typer.Option(help="Virtual machines: machines x GPUs, such as 2x4, or a cluster file.")
-    ] = None,
-    engine: Annotated[
-        str | None,
-        typer.Option(
-            metavar="local|fleet|ray", help="Run jobs on this machine, on machines that join, or on a Ray cluster."
-        ),
-    ] = None,
-    listen: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Where machines of a fleet join, such as 0.0.0.0:7435.")
-    ] = None,
     hosts: Annotated[
         Path | None,
         typer.Option("--fleet", metavar="FILE", help="Hosts that become machines by ssh, as YAML. See docs/fleet.md."),
-    ] = None,
-    address: Annotated[str | None, typer.Option(help="Address of the Ray cluster, as for ray.init.")] = None,
-    policy: Annotated[
-        str | None, typer.Option("--policy", "-p", help="Scheduling policy; themis policies lists them.")
     ] = None,
     config: Annotated[Path | None, typer.Option("--config", "-c", help="Settings file, as YAML.")] = None,
     settings: Annotated[
@@ -102,9 +84,6 @@ def up(
             "--set", metavar="KEY=VALUE", help="A setting, such as lease=2m; repeatable. See docs/settings.md."
         ),
     ] = [],  # noqa: B006 - typer copies it
-    port: Annotated[int | None, typer.Option(help="Port of the gRPC API; 0: any free port.")] = None,
-    http_port: Annotated[int | None, typer.Option(help="Port of the HTTP API; -1: none.")] = None,
-    allow_root: Annotated[bool | None, typer.Option("--allow-root", help="Let jobs run as root.")] = None,
     leave_jobs: Annotated[
         bool, typer.Option("--leave-jobs", help="On shutdown, keep jobs running for the next arbiter.")
     ] = False,
@@ -122,6 +101,7 @@ def up(
         typer.Option(metavar="APP", help="Quarantine this app first, so that it takes no part; repeatable."),
     ] = [],  # noqa: B006 - typer copies it
     home: Home = None,
+    **options: Any,
 ) -> None:
     """Start the scheduler; it runs until Ctrl-C or SIGTERM, and recovers its apps when started again.
 
@@ -133,17 +113,6 @@ def up(
     from themis.machines.engines.renewer import renewing
     from themis.service.operations.lock import only_one
 
-    options = {
-        "gpus": gpus,
-        "machines": machines,
-        "policy": policy,
-        "port": port,
-        "http_port": http_port,
-        "allow_root": allow_root,
-        "engine": engine,
-        "listen": listen,
-        "address": address,
-    }
     where = (home or default_home()).absolute()
     with only_one(where), renewing(where / "run") as renewer:
         # Everything else is imported and read while leases of machines are renewed.
@@ -174,7 +143,8 @@ def _serve(
 
     # Agents are started with fork and exec while gRPC's threads run; its fork handlers would print a warning about that.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-    from themis.service.operations.up import Service, serve_until_told
+    from themis.service.operations.until_stopped import serve_until_told
+    from themis.service.operations.up import Service
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     given: dict[str, Any] = {}

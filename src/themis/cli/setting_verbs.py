@@ -1,11 +1,15 @@
-"""``themis set``: change the service's settings while it runs, or list them."""
+"""``themis set``: change the service's settings while it runs, or list them; and options of ``themis up`` for settings."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import inspect
+import re
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 
+from themis.cli.options import option
 from themis.cli.output import out
 from themis.cli.table_columns import Columns, Home, Output, clock, connect, dump, show_rows
 from themis.errors import InputError
@@ -17,6 +21,30 @@ SETTINGS: Columns = {
     "changed by": lambda r: r.get("user", ""),
     "changes": lambda r: "at the next start" if r.get("restart") else "",
 }
+
+
+def setting_options(verb: Callable[..., None]) -> Callable[..., None]:
+    """The verb with an option for each setting that has one, in place of ``**options``: those that are not given are None."""
+    from themis.service.engine.config import SETTINGS
+    from themis.setting import Setting
+
+    def parameter(found: Setting) -> inspect.Parameter:
+        kind: Any = int if found.kind.number else bool if found.default is False else str
+        text = re.sub(r"\[[^]]*\]\(([^)#]*)[^)]*\)", r"docs/\1", found.meaning)
+        declared = option(
+            *found.option.split(),
+            help=f"{text[0].upper()}{text[1:]}.",
+            metavar="|".join(found.kind.choices) if kind is str and found.kind.choices else None,
+        )
+        return inspect.Parameter(
+            found.key, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, declared]
+        )
+
+    own = inspect.signature(verb, eval_str=True)
+    left = [p for p in own.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+    more = [parameter(found) for found in SETTINGS.values() if found.option]
+    verb.__signature__ = own.replace(parameters=[*more, *(p.replace(kind=more[0].kind) for p in left)])  # type: ignore[attr-defined]
+    return verb
 
 
 def set_(

@@ -3,10 +3,14 @@ added."""
 
 from __future__ import annotations
 
+import logging
 import os
+from pathlib import Path
 
 from themis.client.home import user_name
 from themis.service.engine.config import Config
+
+log = logging.getLogger("themis.service")
 
 SHARED = (
     "so a job of any user can read the administrator's token in the data directory, and with it do all that "
@@ -58,3 +62,21 @@ def _tokens(others: int) -> str:
         f"{have} protect users from mistakes, not from each other. Give them to people who may use this account, or start the "
         "service as root."
     )
+
+
+def let_pass(home: Path, config: Config) -> None:
+    """Let submitters, as whom jobs run, reach their own jobs' folders but read no folder above."""
+    if os.geteuid() != 0 or config.single_trust:
+        home.chmod(0o700)
+        return
+    home.chmod(0o711)
+    shut = [folder for folder in home.parents if not folder.stat().st_mode & 0o001]
+    if shut:
+        log.warning(
+            "jobs run as their submitters, who cannot enter %s on the way to their folders in %s; choose another "
+            "data directory, such "
+            "as /var/lib/themis, or chmod o+x %s.",
+            shut[-1],
+            home,
+            shut[-1],
+        )
