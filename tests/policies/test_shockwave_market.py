@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import combinations_with_replacement, product
 
 import numpy as np
 import pytest
@@ -26,13 +26,27 @@ Stretch = tuple[float, float]
 
 
 def state(
-    jobs: Sequence[Sequence[Stretch]], *, gpus: int = 2, waited: Sequence[float] = (), contention: float = 2.0
+    jobs: Sequence[Sequence[Stretch]],
+    *,
+    gpus: int | Sequence[int] = 2,
+    waited: Sequence[float] = (),
+    contention: float = 2.0,
+    gangs: Sequence[int] = (),
+    weights: Sequence[float] = (),
 ) -> Snapshot:
-    """Jobs of one GPU that have not run yet, with these regimes ahead; ``waited`` seconds since each one's arrival."""
+    """Jobs that have not run yet, with these regimes ahead, on machines of ``gpus``; ``waited`` seconds since each one's arrival.
+
+    ``gangs``, ``weights`` : of the jobs; 1 by default.
+    """
     since = list(waited) or [0.0] * len(jobs)
     now = max(since)
-    apps = [app(f"a{i}", [job(sum(s for _, s in regimes))], now - w) for i, (regimes, w) in enumerate(zip(jobs, since))]
-    taken = snapshots.take(state_at(machines(gpus), apps, now=now), needs=frozenset({"ahead"}))
+    each = zip(jobs, since, gangs or [1] * len(jobs), weights or [1.0] * len(jobs))
+    apps = [
+        app(f"a{i}", [job(sum(s for _, s in regimes) * gang, gang)], now - w, weight=weight)
+        for i, (regimes, w, gang, weight) in enumerate(each)
+    ]
+    cluster = machines(gpus) if isinstance(gpus, int) else machines(*gpus)
+    taken = snapshots.take(state_at(cluster, apps, now=now), needs=frozenset({"ahead"}))
     # Apps are numbered by arrival.
     order = sorted(range(len(jobs)), key=lambda i: now - since[i])
     flat = [stretch for i in order for stretch in jobs[i]]
@@ -64,20 +78,42 @@ def equation_11(s: Snapshot, x: np.ndarray, power: float, price: float) -> float
     alone, n = a.isolated_s, len(a.progress)
     elapsed = s.now - s.app_arrival
     rho = (elapsed + alone * a.contention) / (alone * a.contention)
-    budget = np.clip(rho, 0.2, 5.0) ** power
+    budget = s.app_weight[s.job_app] * np.clip(rho, 0.2, 5.0) ** power
     budget = budget / budget.mean()
     trained = np.minimum(x.sum(axis=1) * ROUND, alone)
     util = [epochs(a, j, float(trained[j])) + min(ROUND / float(alone[j]), 1.0) for j in range(n)]
     left = alone - trained
-    longest = max(float(left.sum()) / gpus, float(left.max()))
+    longest = max(float(s.job_gpus_min @ left) / gpus, float(left.max()))
     return float(budget @ np.log(util)) / (n * gpus) - price / float(alone.sum()) * longest
 
 
 def best_by_trying(s: Snapshot, rounds: int, power: float, price: float) -> float:
     """The optimum over all schedules that no round overfills."""
     jobs, gpus = s.jobs, int(s.machine_gpus.sum())
-    columns = [c for c in product((0, 1), repeat=jobs) if sum(c) <= gpus]
-    return max(equation_11(s, np.array(x).T, power, price) for x in product(columns, repeat=rounds))
+    columns = [c for c in product((0, 1), repeat=jobs) if s.job_gpus_min @ c <= gpus]
+    # The order of rounds changes nothing.
+    every = combinations_with_replacement(columns, rounds)
+    return max(equation_11(s, np.array(x).T, power, price) for x in every)
+
+
+def market_of_gangs(seed: int) -> tuple[Snapshot, dict[str, float]]:
+    """Three to five jobs of any size and odd weights on few machines, some of them wider than a machine; and parameters."""
+    rng = np.random.default_rng(seed)
+    shapes: list[list[int]] = [[4], [2, 2], [1, 3], [3], [2, 3], [1, 1, 1]]
+    gpus, jobs = shapes[int(rng.integers(len(shapes)))], int(rng.integers(3, 6))
+    regimes = [
+        [(float(share), float(rng.uniform(60, 900))) for share in rng.dirichlet(np.ones(rng.integers(1, 3)))]
+        for _ in range(jobs)
+    ]
+    s = state(
+        regimes,
+        gpus=gpus,
+        waited=rng.uniform(0, 2000, jobs).tolist(),
+        gangs=rng.integers(1, sum(gpus) + 1, jobs).tolist(),
+        weights=rng.choice([0.3, 1.0, 1.7, 5.1], jobs).tolist(),
+    )
+    chosen = {"power": (0.0, 1.0, 5.0, 12.0), "makespan": (0.0, 0.1, 1.0, 10.0)}
+    return s, {"window": int(rng.integers(2, 4)), **{k: float(rng.choice(v)) for k, v in chosen.items()}}
 
 
 def planned(s: Snapshot, policy: Shockwave) -> tuple[np.ndarray, Proof]:
@@ -107,6 +143,41 @@ def test_the_plan_is_the_best_of_all_schedules(rounds: int, power: float, price:
     assert proof.gap < 1e-6
     # Work conserving: each round has as many jobs as GPUs, since three jobs wait for two.
     assert n.sum() >= 2 * rounds
+
+
+def lack_of_gangs(seed: int) -> float:
+    """How much less than the best of all schedules a plan is worth, as a part of what rounds gain; at most the proven gap."""
+    s, given = market_of_gangs(seed)
+    solved = Shockwave(plan=PlanKind.MARKET, **given)(s, Workbench())  # type: ignore[arg-type]
+    plan, proof, rounds = solved.answer, solved.proof, int(given["window"])
+    assert isinstance(plan, RoundPlan)
+    assert (s.job_gpus_min @ plan.run <= s.machine_gpus.sum()).all()
+    best = best_by_trying(s, rounds, given["power"], given["makespan"])
+    idle = equation_11(s, np.zeros((s.jobs, rounds)), given["power"], given["makespan"])
+    told = equation_11(s, plan.run[:, :rounds], given["power"], given["makespan"])
+    assert told >= proof.objective - 1e-9
+    assert proof.objective - 1e-9 <= best <= proof.bound + 1e-9
+    if proof.method.startswith(UNCONTESTED):
+        assert proof.objective == pytest.approx(best, abs=1e-9)
+    else:
+        assert proof.method == "plan"
+        assert proof.gap <= 1e-3 * (proof.bound - idle) + 1e-9
+    return (best - proof.objective) / (best - idle)
+
+
+@pytest.mark.parametrize("seeds", [range(20), pytest.param(range(20, 300), marks=pytest.mark.slow)])
+def test_a_plan_of_gangs_is_within_its_gap_of_the_best_of_all_schedules(seeds: range) -> None:
+    lacks = [lack_of_gangs(seed) for seed in seeds]
+    assert max(lacks) <= 1e-3
+
+
+def test_gangs_that_fit_in_sum_and_not_side_by_side_are_something_to_solve() -> None:
+    """A gang of 2 for a round and a job of two rounds fill 2 GPUs for two rounds, in sum."""
+    s = state(([(1.0, 240.0)], [(1.0, 120.0)]), gangs=(1, 2), weights=(1.0, 3.0))
+    n, proof = planned(s, market(window=2))
+    assert n.tolist() == [1, 1]
+    assert proof.method == "plan"
+    assert proof.gap == pytest.approx(0.0, abs=1e-9)
 
 
 def test_the_window_acts() -> None:

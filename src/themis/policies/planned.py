@@ -11,10 +11,11 @@ from themis.model.answers import CUT, UNCONTESTED, Proof, RoundPlan, Solved
 from themis.model.forecast import Ahead
 from themis.model.snapshot import Snapshot
 from themis.model.units import Bool, Float, Int, Seconds, round_end
+from themis.optimize.rounds.gang_rounds import best_rounds, rounds_of
 from themis.optimize.rounds.knapsack import Counts, best_counts
 from themis.optimize.rounds.window import Window
 from themis.policies.placement.packing import most_gpus
-from themis.policies.planning.order import Schedule, ordered
+from themis.policies.planning.order import Schedule, evenly, in_time, ordered
 from themis.policies.planning.round_window import all_work, columns, needed, window_of
 from themis.policies.shares import allowances, weights
 
@@ -47,23 +48,15 @@ def solved(
     due : [J], of two jobs the one with the lower goes first. stay : but a running job continues before either.
     """
     counts = best_counts(window, gap=effort.gap, nodes=effort.nodes, seconds=effort.seconds, seed=effort.seed)
-    plan = ordered(
-        window,
-        counts.n,
-        running=view.running,
-        rank=due,
-        stay=stay,
-        by_rank=HANDED_OUT,
-        accept=effort.gap * (counts.bound - counts.idle),
-    )
+    plan, bound = _laid_out(window, counts, view.running, due, stay, effort)
     run = view.columns(s, plan.run[:, :HANDED_OUT].astype(bool), due)
     out = np.zeros((s.jobs, run.shape[1]), dtype=bool)
     out[view.rows] = run
     starts, ends = view.forecast(run[:, 0], plan, window)
     proof = Proof(
         objective=(counts.objective - plan.loss) / scale,
-        bound=counts.bound / scale,
-        method=_method(counts, effort),
+        bound=bound / scale,
+        method=_method(counts, plan.loss, bound, effort),
         job=s.job_id[view.rows],
         starts=starts,
         ends=ends,
@@ -71,13 +64,47 @@ def solved(
     return Solved(answer=RoundPlan(job=s.job_id, gpus=most_gpus(s), run=out, round_s=view.round_s), proof=proof)
 
 
-def _method(counts: Counts, effort: Effort) -> str:
+def _laid_out(
+    window: Window, counts: Counts, running: Bool, due: Float, stay: bool, effort: Effort
+) -> tuple[Schedule, float]:
+    """Rounds of the counts, by rank; by size if gangs do not fit by rank; else the best that fit. With a bound on all rounds."""
+    most = effort.gap * (counts.bound - counts.idle)
+    accept = max(most - (counts.bound - counts.objective), 0.0)
+    plan = ordered(window, counts.n, running=running, rank=due, stay=stay, by_rank=HANDED_OUT, accept=accept)
+    if plan.loss <= accept or window.lengths.max() > 1:
+        return plan, counts.bound
+
+    def better(sets: Bool, times: Int) -> Schedule:
+        run = in_time(window, sets, times, running=running, rank=due, stay=stay)
+        loss = counts.objective - window.objective(window.reached(run.sum(axis=1)))
+        return min(plan, Schedule(run=run, until=run.astype(np.float64), loss=loss), key=lambda schedule: schedule.loss)
+
+    plan = better(*rounds_of(evenly(window, counts.n)))
+    if plan.loss <= accept:
+        return plan, counts.bound
+    choice, floor = counts.chances(window, counts.objective - plan.loss)
+    found = best_rounds(
+        window,
+        plan.run,
+        choice,
+        floor,
+        bound=counts.bound,
+        gap=most,
+        nodes=effort.nodes,
+        seconds=effort.seconds,
+        seed=effort.seed,
+    )
+    return better(found.sets, found.times), found.bound
+
+
+def _method(counts: Counts, loss: float, bound: float, effort: Effort) -> str:
     """Method shown in the proof; it says if the plan's gap is wider than was asked for."""
-    if not counts.contested:
+    if not counts.contested and loss <= 0.0:
         return f"{UNCONTESTED}: every job gets all the rounds that it can use"
-    if counts.gap <= effort.gap + 1e-9:
+    gap = (bound - counts.objective + loss) / max(bound - counts.idle, 1e-300)
+    if gap <= effort.gap + 1e-9:
         return "plan"
-    return f"{CUT}: a plan with a gap of {counts.gap:.2%}, asked for {effort.gap:.2%}"
+    return f"{CUT}: a plan with a gap of {gap:.2%}, asked for {effort.gap:.2%}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

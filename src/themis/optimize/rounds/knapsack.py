@@ -33,7 +33,8 @@ class Counts:
     Attributes
     ----------
     objective, bound : ``objective <= optimum <= bound``. ``idle`` : the objective without any rounds.
-    price : of one GPU for one round, in units of the objective.
+    price : of one GPU for one round, in units of the objective. ``shared`` : the part of ``pull`` for all work left, as in
+        ``PricedJobs``; both prove the bound.
     contested : whether jobs want more than the window has; otherwise every job gets all that it can use, and no problem is solved.
     """
 
@@ -42,6 +43,7 @@ class Counts:
     bound: float
     idle: float
     price: float = 0.0
+    shared: float
     contested: bool = True
 
     @property
@@ -49,6 +51,10 @@ class Counts:
         """Proven gap, relative to all that the window could gain over idling."""
         most = self.bound - self.idle
         return (self.bound - self.objective) / most if most > 0 else 0.0
+
+    def chances(self, window: Window, objective: float) -> tuple[Bool, Int]:
+        """``PricedJobs.chances`` at these prices."""
+        return PricedJobs(Choices(window), self.price, self.shared).chances(objective)
 
 
 def best_counts(
@@ -68,7 +74,7 @@ def best_counts(
     if int(w.gpus @ w.takes(w.useful)) <= w.room:
         # Everybody gets all that is useful, and nothing could be better.
         best = w.objective(w.useful)
-        return Counts(n=w.useful, objective=best, bound=best, idle=idle, contested=False)
+        return Counts(n=w.useful, objective=best, bound=best, idle=idle, shared=w.pull, contested=False)
     search = _PriceSearch(Choices(w), idle, gap)
     search.run()
     n, objective, bound = search.n, search.objective, search.bound
@@ -83,7 +89,8 @@ def best_counts(
         bound = min(bound, max(proven, objective))
         if (value := w.objective(better)) > objective:
             n, objective = better, value
-    return Counts(n=n, objective=objective, bound=max(bound, objective), idle=idle, price=search.best.price)
+    at, bound = search.best, max(bound, objective)
+    return Counts(n=n, objective=objective, bound=bound, idle=idle, price=at.price, shared=at.shared)
 
 
 class Choices:

@@ -77,13 +77,53 @@ def _laid_out(w: Window, n: Int, running: Bool, rank: Float, stay: bool, by_rank
             room = _side_by_side(run[:, c], order, w.gpus, w.capacity)
             if room > 0:
                 # Where a gang does not fit, a job that has all its rounds may benefit from one more.
-                more = np.flatnonzero((deficit <= run[:, c]) & (got < w.useful) & (run[:, c] == 0))
-                _side_by_side(run[:, c], more[np.argsort(-_gain(w, more, got[more]), kind="stable")], w.gpus, room)
+                _fill(w, run[:, c], (deficit <= run[:, c]) & (got < w.useful), got, room)
             until[:, c] = run[:, c]
         deficit = np.maximum(deficit - run[:, c], 0)
         before = run[:, c] > 0
         got += run[:, c]
     return run, until
+
+
+def evenly(w: Window, n: Int) -> Int:
+    """[J, T], rounds of these choices, [J], by size and not by rank: large gangs first, each in the emptiest single rounds.
+
+    Gangs of one size all find their rounds so, if they can (Gale and Ryser).
+    """
+    run, room, takes = np.zeros((w.jobs, w.rounds), dtype=np.int64), np.full(w.rounds, w.capacity), w.takes(n)
+    for j in np.lexsort((-takes, -w.gpus)).tolist():
+        emptiest = np.argsort(-room, kind="stable")[: takes[j]]
+        emptiest = emptiest[room[emptiest] >= w.gpus[j]]
+        run[j, emptiest] = 1
+        room[emptiest] -= w.gpus[j]
+    return run
+
+
+def in_time(w: Window, sets: Bool, times: Int, *, running: Bool, rank: Float, stay: bool) -> Int:
+    """[J, T], one after the other, ``times`` [P] rounds of each of the ``sets`` [P, J] of gangs; others get what these leave idle.
+
+    The next round is that in which most GPUs continue, of equals that with the lower ranks; the other way round without ``stay``.
+    """
+    times, before, got = times.copy(), running, np.zeros(w.jobs, dtype=np.int64)
+    run = np.zeros((w.jobs, w.rounds), dtype=np.int64)
+    gangs = sets * w.gpus
+    early = gangs @ (w.jobs - np.unique(rank, return_inverse=True)[1])
+    for column in run.T:
+        stays = gangs @ before
+        following = int(np.lexsort((*((early, stays) if stay else (stays, early)), times > 0))[-1])
+        if times[following] > 0:
+            times[following] -= 1
+            column[sets[following] & (got < w.useful)] = 1
+        _fill(w, column, got < w.useful, got, w.capacity - int(w.gpus @ column))
+        before = column > 0
+        got += column
+    return run
+
+
+def _fill(w: Window, column: Int, may: Bool, got: Int, room: int) -> None:
+    """Give GPUs of a round that are idle to the jobs that gain most by it, of those that may have it and have not."""
+    more = np.flatnonzero(may & (column == 0))
+    _side_by_side(column, more[np.argsort(-_gain(w, more, got[more]), kind="stable")], w.gpus, room)
 
 
 def _side_by_side(column: Int, order: Int, gpus: Int, room: int) -> int:
