@@ -15,6 +15,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -127,6 +128,12 @@ def wrong_defaults() -> Iterator[str]:
                 yield f"docs/report.md:1: no row describes the setting {field.name} with its default {default}"
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """A module's tree."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def silent_modules(package: Path) -> Iterator[str]:
     """Modules without a docstring."""
     for path in sorted(package.rglob("*.py")):
@@ -144,10 +151,11 @@ NO_OPENING = re.compile(
 def wrong_openings(package: Path) -> Iterator[str]:
     """Docstrings that begin otherwise than with a noun phrase or an imperative."""
     for path in sorted(package.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        nodes: list[ast.AST] = [parsed(path)]
+        for node in nodes:
+            nodes += [child for child in getattr(node, "body", []) if isinstance(child, ast.stmt)]
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
-                found = NO_OPENING.match(ast.get_docstring(node) or "")
-                if found:
+                if found := NO_OPENING.match(ast.get_docstring(node) or ""):
                     line = getattr(node, "lineno", 1)
                     yield f"{os.path.relpath(path)}:{line}: the docstring begins with {found[0]!r}, no noun or imperative"
 
@@ -182,7 +190,7 @@ def kinds_of_answers(package: Path) -> Iterator[str]:
         name = path.relative_to(package).as_posix()
         if name.startswith(MAY_LOOK):
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             asked: ast.AST | None = node.cls if isinstance(node, ast.MatchClass) else None
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
                 asked = node.args[1]
@@ -195,7 +203,7 @@ def assigned_statuses(package: Path) -> Iterator[str]:
     for path in sorted((package / "core").glob("*.py")):
         if path.name == "job_lifecycle.py":
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             targets = node.targets if isinstance(node, ast.Assign) else []
             for target in (part for whole in targets for part in ast.walk(whole)):
                 if isinstance(target, ast.Subscript) and getattr(target.value, "attr", "") == "status":
