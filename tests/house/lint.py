@@ -154,10 +154,10 @@ def wrong_openings(package: Path) -> Iterator[str]:
         nodes: list[ast.AST] = [parsed(path)]
         for node in nodes:
             nodes += [child for child in getattr(node, "body", []) if isinstance(child, ast.stmt)]
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
-                if found := NO_OPENING.match(ast.get_docstring(node) or ""):
-                    line = getattr(node, "lineno", 1)
-                    yield f"{os.path.relpath(path)}:{line}: the docstring begins with {found[0]!r}, no noun or imperative"
+            may = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module)
+            if may and (found := NO_OPENING.match(ast.get_docstring(node) or "")):  # type: ignore[arg-type]
+                line = getattr(node, "lineno", 1)
+                yield f"{os.path.relpath(path)}:{line}: the docstring begins with {found[0]!r}, no noun or imperative"
 
 
 def changed_quote(root: Path) -> Iterator[str]:
