@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo simulate test test-all quick lint docs bench soak proto reproduce-themis reproduce-pollux reproduce-tuning reproduce-gavel reproduce-fidelity reproduce-forecast \
+.PHONY: help demo simulate test test-all quick lint docs bench soak proto reproduce-themis reproduce-pollux reproduce-tuning reproduce-gavel reproduce-fidelity reproduce-forecast reproduce-curves \
 	reproduce-shockwave reproduce-fair-finish clean
 
 VENV := .venv
@@ -94,6 +94,9 @@ reproduce-gavel: $(VENV)/.installed ## The Gavel paper's claims and traces, meas
 
 reproduce-forecast: $(VENV)/.installed ## Forecasts of dynamic jobs against what they did: docs/reproduction/forecast.md (a minute)
 	$(BIN)/python reproduction/forecast.py
+
+reproduce-curves: $(VENV)/.installed ## Curve stopping on seven families of curves: docs/reproduction/curves.md (four minutes)
+	$(BIN)/python reproduction/curve_stopping.py
 
 reproduce-shockwave: $(VENV)/.installed ## Shockwave's trace compared with its published results: docs/reproduction/shockwave.md (minutes)
 	$(BIN)/python reproduction/shockwave_nsdi23.py

@@ -182,6 +182,7 @@ RUNG_JOBS = Number(name="rung.jobs", what="jobs that reach a rung", least=1, mos
 KEEP = Number(name="curve.keep", what="jobs that curve stopping never stops", least=1, most=10_000, whole=True)
 CONFIDENCE = Number(name="curve.confidence", what="confidence of curve stopping", least=0.5, most=1 - 1e-9)
 WARMUP = Number(name="curve.warmup", what="reports before the first forecast", least=4, most=10_000, whole=True)
+FLOOR = Number(name="curve.floor", what="loss that no job of a sweep ends below", least=-1e30, most=1e30)
 
 JOBS = Count(name="jobs", what="jobs of an app", most=10_000)
 REGIMES = Count(name="regimes", what="regimes of a job", most=1000)

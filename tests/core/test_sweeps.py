@@ -126,39 +126,39 @@ def curves(floors: tuple[float, ...], tuner: CurveStopping = EXACT, name: str = 
 
 def test_a_stopped_jobs_gpus_go_at_once_to_its_apps_next_job_and_their_lease_goes_on() -> None:
     log = run(machines(2), [curves((0.3, 0.9, 0.5)), app("late", [job(10.0)], 1.0)])
-    # Job 1 is given up at its fourth report (200 s); job 2 takes its GPU and, at its own fourth, leaves it to `late`.
+    # Job 1 is given up at its sixth report (300 s); job 2 takes its GPU and, at its own seventh, leaves it to `late`.
     assert ends(log) == {
-        1: (200.0, "stopped", 200.0),
-        2: (400.0, "stopped", 200.0),
-        3: (410.0, "completed", 10.0),
+        1: (300.0, "stopped", 300.0),
+        2: (650.0, "stopped", 350.0),
+        3: (660.0, "completed", 10.0),
         0: (1000.0, "completed", 1000.0),
     }
-    assert [(t, r.job, r.until) for t, r in log if isinstance(r, Grant) and t in (200.0, 400.0)] == [
-        (200.0, 2, 600.0),
-        (400.0, 3, 1020.0),
+    assert [(t, r.job, r.until) for t, r in log if isinstance(r, Grant) and t in (300.0, 650.0)] == [
+        (300.0, 2, 600.0),
+        (650.0, 3, 1260.0),
     ]
-    assert [(t, r.job) for t, r in log if isinstance(r, Revoke) and r.cause == "stopped"] == [(200.0, 1), (400.0, 2)]
+    assert [(t, r.job) for t, r in log if isinstance(r, Revoke) and r.cause == "stopped"] == [(300.0, 1), (650.0, 2)]
 
 
 def test_the_log_says_why_a_job_was_stopped() -> None:
     log = run(machines(2), [curves((0.3, 0.9))])
     (why,) = [r for _, r in log if isinstance(r, CurveStopped)]
     truth = [2 / 21 + c for c in (0.3, 0.9)]
-    assert (why.job, why.steps) == (1, 200.0)
-    assert (why.forecast, why.standard) == (pytest.approx(truth[1], abs=0.01), pytest.approx(truth[0], abs=0.01))
-    assert why.chance < 0.01
-    assert len([r for _, r in log if isinstance(r, LossReported) and r.job == 1]) == 4
+    assert (why.job, why.steps) == (1, 300.0)
+    assert (why.forecast, why.standard) == (pytest.approx(truth[1], abs=0.1), pytest.approx(truth[0], abs=0.1))
+    assert why.chance < 0.05
+    assert len([r for _, r in log if isinstance(r, LossReported) and r.job == 1]) == 6
 
 
 def test_the_finished_apps_budget_is_the_work_that_was_realised() -> None:
     log = run(machines(4), [curves((0.3, 0.9, 0.5, 0.6))])
     (end,) = [r for _, r in log if isinstance(r, AppFinished)]
-    # 1000 + 3 x 200 s of work over 4 GPUs is less than the longest job's 1000 s.
+    # 1000 s and up to 400 s of each of three over 4 GPUs is less than the longest job's 1000 s.
     assert (end.t_id_paper, end.t_id_exact, end.rho_paper) == (1000.0, 1000.0, 1.0)
     log = run(machines(1), [curves((0.3, 0.9, 0.5, 0.6))])
     (end,) = [r for _, r in log if isinstance(r, AppFinished)]
-    assert (end.t_id_paper, end.t_id_exact) == (1600.0, 1600.0)
-    assert end.jct == end.gpu_seconds >= 1600.0
+    assert (end.t_id_paper, end.t_id_exact) == (2000.0, 2000.0)
+    assert end.jct == end.gpu_seconds >= 2000.0
 
 
 def test_the_budget_is_what_was_done_and_what_is_forecast_until_the_best_job_ends() -> None:
@@ -169,11 +169,11 @@ def test_the_budget_is_what_was_done_and_what_is_forecast_until_the_best_job_end
             budgets.append((snapshot.now, float(snapshot.app_budget[0])))
             return Themis.__call__(self, snapshot, bench)
 
-    spec = simulation(machines(1), [curves((0.3, 0.9, 0.5))])
+    spec = simulation(machines(1), [curves((0.3, 0.9, 0.5, 0.6))])
     replace(spec, policy=Watch()).run()
-    assert budgets[0] == (0.0, 3000.0)
-    # One GPU: job 0 runs to its end, then the others until their fourth reports.
-    assert dict(budgets)[1200.0] == 2200.0
+    assert budgets[0] == (0.0, 4000.0)
+    # One GPU: job 0 runs to its end, then job 1 until its sixth report and job 2 until its seventh.
+    assert dict(budgets)[1800.0] == 2650.0
 
 
 def test_a_stopped_job_of_several_regimes_counts_with_the_work_that_it_did() -> None:
@@ -182,7 +182,7 @@ def test_a_stopped_job_of_several_regimes_counts_with_the_work_that_it_did() -> 
     spec = replace(spec, jobs=tuple(replace(j, regimes=slow_then_fast) for j in spec.jobs))
     log = run(machines(1), [spec])
     (end,) = [r for _, r in log if isinstance(r, AppFinished)]
-    assert end.t_id_exact == 1200.0
+    assert end.t_id_exact == 1300.0
 
 
 def test_a_lone_job_and_the_best_k_never_stop() -> None:
@@ -195,8 +195,8 @@ def test_reports_repeated_after_a_crash_count_once() -> None:
     """The machine fails at 180 s and takes all work with it: what was reported by then is known already."""
     log = run(machines(2), [curves((0.3, 0.9))], outages=(Outage(time=180.0, machine=0, lasts=10.0),))
     reports = [r.steps for _, r in log if isinstance(r, LossReported) and r.job == 1]
-    assert reports == [50.0, 100.0, 150.0, 50.0, 100.0, 150.0, 200.0]
-    assert ends(log)[1][1:] == ("stopped", 200.0)
+    assert reports == [50.0, 100.0, 150.0, 50.0, 100.0, 150.0, 200.0, 250.0, 300.0]
+    assert ends(log)[1][1:] == ("stopped", 300.0)
 
 
 def test_a_waiting_job_can_be_given_up_without_running_again() -> None:

@@ -76,9 +76,9 @@ def test_demand_and_work_of_curve_stopping_are_those_of_its_dry_run() -> None:
     sweep = App(name="s", user="u", arrival=0, jobs=jobs, tuner=CurveStopping(check_steps=50, noise=0.0))
     workload = Workload(name="w", apps=(sweep,))
     found = demand(workload, bins=5)
-    assert found.gpus == pytest.approx([3, 1, 1, 1, 1])
+    assert found.gpus == pytest.approx([3, 2.25, 1, 1, 1])
     summary = describe(workload)
-    assert (summary.work, summary.stopped) == (1400.0, 2)
+    assert (summary.work, summary.stopped) == (1650.0, 2)
     (longer,) = scale(workload, Scale(time=3.0)).apps
     assert longer.tuner == CurveStopping(check_steps=150, noise=0.0)
 

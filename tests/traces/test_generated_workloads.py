@@ -83,7 +83,7 @@ def test_most_jobs_of_workload_1_are_stopped_early_and_the_work_is_what_they_lea
     summary = describe(first)
     full = sum(job_seconds(job, 1, rates) for app in first.apps for job in app.jobs)
     assert 0.9 < summary.stopped / summary.jobs < 1.0
-    assert 0.15 < summary.work / full < 0.4
+    assert 0.15 < summary.work / full < 0.45
 
 
 def test_reports_without_noise_stop_more_of_workload_1_sooner() -> None:
@@ -141,7 +141,7 @@ def test_a_drawn_workload_never_changes_between_versions() -> None:
 
 
 GOLDEN_NAMES = ("WaveNet", 6, "u12")
-GOLDEN_NUMBERS = (5956.786038097027, 4728.971779491687)
+GOLDEN_NUMBERS = (5956.786038097027, 4035.455066199123)
 
 
 def test_more_apps_leave_the_earlier_ones_as_they_were() -> None:

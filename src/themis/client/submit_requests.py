@@ -146,7 +146,9 @@ def to_request(spec: Submission, built: Built, send: Send | None = None) -> pb.S
     if isinstance(app.tuner, CurveStopping):
         t = app.tuner
         request.curve.CopyFrom(
-            pb.CurveStopping(check_steps=t.check_steps, keep=t.keep, confidence=t.confidence, warmup=t.warmup)
+            pb.CurveStopping(
+                check_steps=t.check_steps, keep=t.keep, confidence=t.confidence, warmup=t.warmup, floor=t.floor
+            )
         )
     if built.profile is not None:
         p = built.profile

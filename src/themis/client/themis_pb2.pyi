@@ -344,16 +344,18 @@ class Brackets(_message.Message):
     def __init__(self, brackets: _Optional[_Iterable[_Union[Bracket, _Mapping]]] = ...) -> None: ...
 
 class CurveStopping(_message.Message):
-    __slots__ = ("check_steps", "keep", "confidence", "warmup")
+    __slots__ = ("check_steps", "keep", "confidence", "warmup", "floor")
     CHECK_STEPS_FIELD_NUMBER: _ClassVar[int]
     KEEP_FIELD_NUMBER: _ClassVar[int]
     CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
     WARMUP_FIELD_NUMBER: _ClassVar[int]
+    FLOOR_FIELD_NUMBER: _ClassVar[int]
     check_steps: float
     keep: int
     confidence: float
     warmup: int
-    def __init__(self, check_steps: _Optional[float] = ..., keep: _Optional[int] = ..., confidence: _Optional[float] = ..., warmup: _Optional[int] = ...) -> None: ...
+    floor: float
+    def __init__(self, check_steps: _Optional[float] = ..., keep: _Optional[int] = ..., confidence: _Optional[float] = ..., warmup: _Optional[int] = ..., floor: _Optional[float] = ...) -> None: ...
 
 class SpeedCurve(_message.Message):
     __slots__ = ("gpu_type", "gpus", "steps_per_s")

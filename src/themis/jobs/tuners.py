@@ -125,7 +125,11 @@ def _tuner(written: Written, trials: int | None, steps: float, count: Callable[[
             if not check < steps:
                 raise InputError(f"check is {check:g} steps, expected less than the budget of {steps:g}.")
             return CurveStopping(
-                check_steps=check, keep=written.keep, confidence=written.confidence, warmup=written.warmup
+                check_steps=check,
+                keep=written.keep,
+                confidence=written.confidence,
+                warmup=written.warmup,
+                floor=written.floor,
             )
         case _:
             return Bag()

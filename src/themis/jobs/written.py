@@ -199,7 +199,8 @@ class CurveText(Written):
     kind: Literal["curve"] = Field(description="curve stopping: trials end early by their extrapolated learning curves")
     check: WorkText = Field(description="work between two evaluations of the reported losses")
     keep: Annotated[int, Field(ge=1, le=MOST_JOBS)] = Field(
-        default=1, description="number of trials with the best forecasts that are never stopped (1)"
+        default=1,
+        description="number of trials with the best forecasts, and with the lowest reported losses, that are never stopped (1)",
     )
     confidence: Annotated[float, Field(ge=0.5, le=limits.CONFIDENCE.most)] = Field(
         default=0.95,
@@ -207,6 +208,10 @@ class CurveText(Written):
     )
     warmup: Annotated[int, Field(ge=4, le=limits.WARMUP.most)] = Field(
         default=4, description="evaluations before the first forecast (4)"
+    )
+    floor: Annotated[float, Field(ge=limits.FLOOR.least, le=limits.FLOOR.most)] | None = Field(
+        default=None,
+        description="a loss that no trial ends below (0; once a loss below 0 is reported, estimated from the range of the losses)",
     )
 
 

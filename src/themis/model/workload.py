@@ -173,6 +173,7 @@ class CurveStopping:
     confidence : in [0.5, 1); HyperDrive calls a job poor below a probability of 5 %.
     warmup : reports before a job's curve is extrapolated; at least 4, one more than the curve has parameters.
     noise : standard deviation of simulated reports, as a share of the loss; 0 or more. An assumption.
+    floor : no loss is below it. None: 0; once a loss below 0 is reported, as far below the lowest as the highest is above.
     """
 
     check_steps: float
@@ -180,6 +181,7 @@ class CurveStopping:
     confidence: float = 0.95
     warmup: int = 4
     noise: float = 0.01
+    floor: float | None = None
 
     def __post_init__(self) -> None:
         what = "curve stopping"
@@ -193,6 +195,8 @@ class CurveStopping:
             raise InputError(f"{what} has warmup {self.warmup}, expected at least 4 reports before the first fit.")
         if not 0 <= self.noise < float("inf"):
             raise InputError(f"{what} has noise {self.noise}, expected a share of the loss, 0 or more.")
+        if self.floor is not None and not math.isfinite(self.floor):
+            raise InputError(f"{what} has floor {self.floor}, expected a finite loss.")
 
 
 MOST_REPORTS = 10_000

@@ -338,6 +338,7 @@ def _tuner(request: pb.SubmitRequest) -> Tuner:
                 keep=limits.KEEP.check(c.keep),
                 confidence=limits.CONFIDENCE.check(c.confidence),
                 warmup=limits.WARMUP.check(c.warmup),
+                floor=limits.FLOOR.check(c.floor) if c.HasField("floor") else None,
             )
         case _:
             return Bag()
