@@ -34,6 +34,7 @@ from themis.model.settings import Settings
 from themis.model.snapshot import Snapshot
 from themis.model.snapshot_columns import columns_of
 from themis.model.units import Int
+from themis.model.workload import App, Job, Regime
 from themis.policies.api import Workbench, make_policy
 from themis.testing.policies import decide
 from themis.traces.formats import load_workload
@@ -44,12 +45,49 @@ POLICIES = ("themis", "fair_finish", "drf", "tiresias", "fifo", "gandiva", "max_
 SIZES = (100, 1000, 10_000)
 
 
-def busy_state(apps: int, seed: int = 0, total: int = 0) -> State:
-    """A state with so many active apps, all GPUs leased, a tenth of the leases ending now; without ``total`` 10 GPUs for 4 apps."""
-    rng = np.random.default_rng(seed)
-    cluster = load_cluster(f"{max((total or apps * 5 // 2) // 8, 4)}x8")
+def elastic_sweeps(apps: int, seed: int) -> Sequence[App]:
+    """Sweeps of elastic jobs, half of them of either mix of the Themis paper."""
     half = load_workload("themis1", seed=seed, apps=apps // 2, load=2.0).apps
-    workload = [*half, *load_workload("themis2", seed=seed, apps=apps - apps // 2, load=2.0).apps]
+    return [*half, *load_workload("themis2", seed=seed, apps=apps - apps // 2, load=2.0).apps]
+
+
+def rigid_gangs(apps: int, seed: int) -> Sequence[App]:
+    """Apps of 1 to 3 rigid jobs of 1, 2, 4 or 8 GPUs, an hour to three days of work each."""
+    rng = np.random.default_rng(seed)
+    names = sorted(DEFAULT_BOOK.profiles)
+    made = []
+    for i in range(apps):
+        model = names[int(rng.integers(len(names)))]
+        jobs = [
+            Job(
+                name=f"j{k}",
+                model=model,
+                regimes=(Regime(steps=float(rng.uniform(1, 72)) * 3600.0),),
+                gpus_min=gang,
+                gpus_max=gang,
+            )
+            for k, gang in enumerate(rng.choice([1, 2, 4, 8], int(rng.integers(1, 4))).tolist())
+        ]
+        made.append(App(name=f"a{i}", user="u", arrival=float(i), jobs=tuple(jobs)))
+    return made
+
+
+KINDS: dict[str, tuple[Callable[[int, int], Sequence[App]], float]] = {
+    "elastic": (elastic_sweeps, 2.5),
+    "rigid": (rigid_gangs, 1.0),
+}
+"""Apps of each kind, and GPUs for each app."""
+
+
+def busy_state(apps: int, seed: int = 0, total: int = 0, kind: str = "elastic") -> State:
+    """A state with this many active apps, all GPUs leased, a tenth of the leases ending now.
+
+    ``total`` is the number of GPUs; 0 takes the number that belongs to the kind of app.
+    """
+    rng = np.random.default_rng(seed)
+    make, each = KINDS[kind]
+    cluster = load_cluster(f"{max((total or int(apps * each)) // 8, 4)}x8")
+    workload = make(apps, seed)
     state = State(DEFAULT_BOOK, Settings(seed=seed))
     for machine in cluster.machines:
         state.add_machine(machine)
@@ -107,13 +145,15 @@ def seconds(work: Callable[[], object], times: int) -> float:
     return median(spent)
 
 
-def rows(sizes: Sequence[int], policies: Sequence[str], times: int = 5, gpus: int = 0) -> Iterator[str]:
+def rows(
+    sizes: Sequence[int], policies: Sequence[str], times: int = 5, gpus: int = 0, kind: str = "elastic"
+) -> Iterator[str]:
     """The table's lines."""
     yield "| policy | apps | CPU s | / reference | times the size before |"
     yield "|---|---|---|---|---|"
     before: dict[str, float] = {}
     for n in sizes:
-        state = busy_state(n, total=gpus)
+        state = busy_state(n, total=gpus, kind=kind)
         gc.collect()
         gc.freeze()
         view = snapshots.take(state)
@@ -134,10 +174,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="100 and 1,000 apps only")
     parser.add_argument("--sizes", help="numbers of apps, separated by commas")
     parser.add_argument("--gpus", type=int, default=0, help="GPUs of the cluster; without it 10 for every 4 apps")
+    parser.add_argument("--kind", choices=sorted(KINDS), default="elastic", help="elastic sweeps or rigid gangs")
     parser.add_argument("--policies", default=",".join(POLICIES))
     options = parser.parse_args(arguments)
     sizes = [int(n) for n in options.sizes.split(",")] if options.sizes else SIZES[: 2 if options.quick else None]
-    for line in rows(sizes, options.policies.split(","), gpus=options.gpus):
+    for line in rows(sizes, options.policies.split(","), gpus=options.gpus, kind=options.kind):
         print(line, flush=True)
 
 

@@ -68,6 +68,22 @@ def random_case(
     return sale, bids(base, table, held)
 
 
+def rigid_gangs(seed: int, bidders: int) -> tuple[Supply, Bids]:
+    """Apps of 1 to 3 gangs of 2, 4 or 8 GPUs that slow down across machines and racks; GPUs for about a third of them."""
+    rng = np.random.default_rng(seed)
+    count = max(1, bidders // 3)
+    sale = offer(rng.integers(1, 9, count).tolist(), (np.arange(count) // 8).tolist())
+    rows = []
+    for b in range(bidders):
+        sizes = np.sort(rng.choice([2, 4, 4, 8], int(rng.integers(1, 4)))).tolist()
+        gain, slow = float(rng.uniform(0.5, 3)), np.cumsum([0.0, *rng.uniform(0.01, 0.3, 2)]).tolist()
+        for k in range(1, len(sizes) + 1):
+            gangs = {size: sizes[:k].count(size) for size in sizes[:k]}
+            for span, less in zip((MACHINE, RACK, ANYWHERE), slow):
+                rows.append((b, gangs, 40.0 + gain * k**0.5 - less, span))
+    return sale, bids([0.0] * bidders, rows)
+
+
 def packs(sale: Supply, table: Bids, chosen: list[int]) -> bool:
     """Exhaustive packing: every gang on every machine, or GPU by GPU over machines where it may spread."""
     free = sale.free.tolist()

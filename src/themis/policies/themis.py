@@ -53,6 +53,9 @@ UNSERVED = 40.0
 """Nats that make serving one app more outweigh any product of gains, with ``Waiting.UNBOUNDED``."""
 
 
+NODES = 100
+"""Branch-and-bound nodes of one integer program: past it, the auction keeps the best choice found and its proven gap."""
+
 FREE = math.exp(-UNSERVED / 2)
 """Shares below this one belong to winners whose absence would let more apps be served."""
 
@@ -113,7 +116,9 @@ class Themis:
         bidders = np.sort(queue[:count])
         if snapshot.bids is None:
             return Solved(answer=Ask(column="bids", apps=bidders, offer=snapshot.free, form=self.rho.value))
-        return _Round(self, snapshot, finish, rho, queue, bidders).solve(snapshot.bids, Limits(seconds=bench.seconds))
+        return _Round(self, snapshot, finish, rho, queue, bidders).solve(
+            snapshot.bids, Limits(seconds=bench.seconds, nodes=NODES, allow_gap=True)
+        )
 
     def _queue(self, s: Snapshot, rho: Float) -> Int:
         """Apps with unmet demand: those that wait without GPUs first, then the worst rho, ties by arrival and id."""

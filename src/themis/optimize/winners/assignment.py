@@ -89,6 +89,7 @@ class Assignment:
         self.winners, self.floor = winners, floor
         self.claims = {b: dict(held) for b, held in claims.items()}
         self.grants: Grants = {}
+        self.machines = frozenset(floor.machines)
         self.claimed = [0] * len(floor.free)
         for winner in winners.values():
             for n, gpus in self.claims.get(winner.who, {}).items():
@@ -96,37 +97,63 @@ class Assignment:
 
     def choose(self, gangs: Sequence[PackingGang]) -> list[int] | None:
         """Best fit that prefers own GPUs and spares others' claims; None when a gang finds no place."""
-        free, room, rack = list(self.floor.free), list(self.floor.room), self.floor.rack
+        rack, free, room = self.floor.rack, list(self.floor.free), list(self.floor.room)
         own = {b: dict(held) for b, held in self.claims.items()}
         claimed, places = list(self.claimed), []
+        alike: dict[tuple[int, int], list[int]] = {}
+        """Machines, rising, by their free GPUs that no winner claims and their free GPUs."""
+        for n in sorted(self.floor.machines):
+            alike.setdefault((max(0, free[n] - claimed[n]), free[n]), []).append(n)
         for g in gangs:
             mine = own.get(self.winners[g.row].who, {})
-            spots = range(len(room)) if g.racked else self.floor.machines
-            best, spot = None, -1
-            for s in spots:
-                if g.racked:
-                    if room[s] < g.size:
-                        continue
-                    again = sum(h for n, h in mine.items() if rack[n] == s)
-                    key = (-min(g.size, again), 0, room[s], s)
-                else:
-                    if free[s] < g.size or room[rack[s]] < g.size:
-                        continue
-                    again = min(g.size, mine.get(s, 0))
-                    key = (-again, max(0, g.size - again - max(0, free[s] - claimed[s])), free[s], s)
-                if best is None or key < best:
-                    best, spot = key, s
-            if best is None:
+            if g.racked:
+                racks = [x for x, gpus in enumerate(room) if gpus >= g.size]
+                again = {x: sum(h for n, h in mine.items() if rack[n] == x) for x in racks} if mine else {}
+                best = min(racks, key=lambda x: (-min(g.size, again.get(x, 0)), room[x], x), default=-1)
+            else:
+                best = self._machine(g.size, mine, alike, free, claimed, room)
+            if best < 0:
                 return None
-            places.append(spot)
-            room[spot if g.racked else rack[spot]] -= g.size
+            places.append(best)
+            room[best if g.racked else rack[best]] -= g.size
             if not g.racked:
-                again = min(g.size, mine.get(spot, 0))
-                free[spot] -= g.size
-                if again:
-                    mine[spot] -= again
-                    claimed[spot] -= again
+                same = alike[max(0, free[best] - claimed[best]), free[best]]
+                del same[bisect_left(same, best)]
+                again_here = min(g.size, mine.get(best, 0))
+                free[best] -= g.size
+                if again_here:
+                    mine[best] -= again_here
+                    claimed[best] -= again_here
+                insort(alike.setdefault((max(0, free[best] - claimed[best]), free[best]), []), best)
         return places
+
+    def _machine(
+        self,
+        size: int,
+        mine: Mapping[int, int],
+        alike: Mapping[tuple[int, int], list[int]],
+        free: Sequence[int],
+        claimed: Sequence[int],
+        room: Sequence[int],
+    ) -> int:
+        """Machine for a gang whose app holds `mine`: its own GPUs, then fewest GPUs that others claim, then best fit; or -1."""
+        rack = self.floor.rack
+        best: tuple[int, int, int, int] | None = None
+        for n in mine:
+            if n in self.machines and free[n] >= size and room[rack[n]] >= size:
+                again = min(size, mine[n])
+                key = (-again, max(0, size - again - max(0, free[n] - claimed[n])), free[n], n)
+                best = key if best is None else min(best, key)
+        if best is not None and best[0] < 0:
+            return best[3]
+        for (spare, gpus), machines in alike.items():
+            start = (0, max(0, size - spare), gpus, -1)
+            if gpus < size or (best is not None and start > best):
+                continue
+            n = next((n for n in machines if room[rack[n]] >= size), -1)
+            if n >= 0 and (best is None or (*start[:3], n) < best):
+                best = (*start[:3], n)
+        return -1 if best is None else best[3]
 
     def fill(self, gangs: Sequence[PackingGang], places: Sequence[int]) -> None:
         """Hand out: anchored machines, machine gangs, then what a rack or the whole offer may supply."""

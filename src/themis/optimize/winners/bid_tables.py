@@ -49,6 +49,8 @@ class Tables:
         Shape [S, U], the state after each option, when the tables are small; else empty.
     constant
         Price of capacities that the options pay for instead of counting them; see `prices`.
+    fewer
+        Shape [P], the part of `constant` that falls away without each bidder.
     """
 
     who: Ints
@@ -64,6 +66,7 @@ class Tables:
     column: Ints
     source: Ints
     constant: int
+    fewer: Ints
 
     @property
     def full(self) -> int:
@@ -78,16 +81,26 @@ class Tables:
         """Most that all but the i-th gain, and the state left to the bidders before it."""
         sums = self.behind[i, :-1] + self.ahead[i + 1, self.full :: -1]
         state = int(sums.argmax())
-        return int(sums[state]) + self.constant, state
+        return int(sums[state]) + self.constant - int(self.fewer[i]), state
 
     def leaving_out(self, i: int) -> Tables:
         """Tables of all but the i-th bidder."""
         early = _sliced(self.value[:i], self.coef, self.caps, self.ahead[i + 1])[::-1]
         late = _sliced(self.value[:i:-1], self.coef, self.caps, self.behind[i])
-        rest = [np.delete(part, i, 0) for part in (self.who, self.value, self.owner)]
+        rest = [np.delete(part, i, 0) for part in (self.who, self.value, self.owner, self.fewer)]
+        constant = self.constant - int(self.fewer[i])
         ahead = np.concatenate([early[:-1], self.ahead[i + 1 :]])
         behind = np.concatenate([self.behind[:i], late])
-        return replace(self, who=rest[0], value=rest[1], owner=rest[2], ahead=ahead, behind=behind)
+        return replace(
+            self,
+            who=rest[0],
+            value=rest[1],
+            owner=rest[2],
+            fewer=rest[3],
+            ahead=ahead,
+            behind=behind,
+            constant=constant,
+        )
 
     def forced(self, who: Ints) -> Ints:
         """Shape [M], the most that all bidders gain together when each row wins, NEVER for bidders that are left out.
@@ -215,6 +228,7 @@ def build(problem: WinnerProblem, need: Ints, caps: Ints, priced: PricedRows) ->
         column=index,
         source=source,
         constant=priced.constant,
+        fewer=priced.fewer[who],
     )
 
 

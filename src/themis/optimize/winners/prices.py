@@ -8,18 +8,25 @@ A choice that does not pack is repaired: rows that find no place leave, then the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
 
 from themis.optimize import MixedIntegerProgram, solve
 from themis.optimize.programs import Floats, Ints
-from themis.optimize.winners.auction_problem import IN_RACK, ON_MACHINE, RACKED, WinnerProblem
+from themis.optimize.winners.auction_problem import IN_RACK, ON_MACHINE, RACKED, WinnerProblem, asks
 from themis.optimize.winners.capacities import Capacity, anchored, needs
 from themis.optimize.winners.gang_packing import PackingGang
 
 MOVES = 60
 """Changes tried by one repair."""
+
+NEAR = 4_000
+"""Rows of which changes are taken."""
+
+SAMPLE = 4_000
+"""Most bidders of one linear relaxation."""
 
 NOTHING = -(1 << 61)
 """Below any worth."""
@@ -32,17 +39,26 @@ FALLBACKS = 8
 class PricedRows:
     """Worth of every row less the price of its priced capacity, shape [M], and the price of all capacity.
 
-    `net` is the worth less the price of everything that the row takes, exact capacities included.
+    `net` is the worth less the price of everything that the row takes, exact capacities included. `top` is the highest `net` of
+    each bidder, shape [B], 0 for nothing; no choice is worth more than `most`, nor, without a bidder, than that less its `top`.
+    Where fewer can win without a bidder, both bounds are lower by its `fewer`, shape [B].
+    `near` are the rows, rising, of which `mend` takes its changes: about `NEAR`, those of each
+    request that lose least at these prices.
     """
 
     score: Ints
     net: Ints
     constant: int
+    top: Ints
+    most: int
+    near: Ints
+    fewer: Ints
 
 
 def price(problem: WinnerProblem, exact: list[Capacity]) -> PricedRows:
     """Price every capacity that is not in `exact`.
 
+    The number of winners is a capacity too, because gangs are whole: GPUs that are too few for one more gang are worth nothing.
     Prices are rounded so that the bound stays valid: rows pay less, capacity earns more.
     """
     every = [("have", k, 0) for k in range(problem.have.size)]
@@ -50,33 +66,106 @@ def price(problem: WinnerProblem, exact: list[Capacity]) -> PricedRows:
     if not others:
         return unpriced(problem)
     need, caps = needs(problem, exact + others)
+    most, without = _most_winners(problem, np.arange(problem.row.size), int(problem.rack_room.sum()))
+    need, caps = np.append(need, np.ones((need.shape[0], 1), np.int64), axis=1), np.append(caps, most)
     every_dual = _duals(problem, need, caps) * (problem.unit / problem.quantum)
     net = problem.score - np.floor(need @ every_dual).astype(np.int64)
     duals = every_dual[len(exact) :]
     paid = np.floor(need[:, len(exact) :] @ duals).astype(np.int64)
-    return PricedRows(score=problem.score - paid, net=net, constant=int(np.ceil(duals @ caps[len(exact) :])))
+    top, near = _top(problem, net)
+    return PricedRows(
+        score=problem.score - paid,
+        net=net,
+        constant=int(np.ceil(duals @ caps[len(exact) :])),
+        top=top,
+        most=int(top.sum()) + int(np.ceil(every_dual @ caps)),
+        near=near,
+        fewer=(most - without) * int(every_dual[-1]),
+    )
 
 
 def unpriced(problem: WinnerProblem) -> PricedRows:
     """No priced capacity."""
-    return PricedRows(score=problem.score, net=problem.score, constant=0)
+    top, near = _top(problem, problem.score)
+    return PricedRows(
+        score=problem.score,
+        net=problem.score,
+        constant=0,
+        top=top,
+        most=int(top.sum()),
+        near=near,
+        fewer=np.zeros_like(top),
+    )
+
+
+def _most_winners(problem: WinnerProblem, some: Ints, gpus: int) -> tuple[int, Ints]:
+    """Most bidders that win together with their rows among `some` and `gpus` GPUs, and the same without each bidder."""
+    least = np.full(problem.bidders, gpus + 1)
+    np.minimum.at(least, problem.who[some], problem.gpus[some])
+    ordered = np.sort(least[least <= gpus])
+    sums = np.cumsum(ordered)
+    most = int(np.searchsorted(sums, gpus, side="right"))
+    among = least <= (ordered[most - 1] if most else 0)  # of equally small ones any may be the last
+    return most, np.where(among, np.searchsorted(sums, gpus + least, side="right") - 1, most)
+
+
+def _top(problem: WinnerProblem, net: Ints) -> tuple[Ints, Ints]:
+    """`PricedRows.top` and `PricedRows.near`."""
+    top = np.zeros(problem.bidders, dtype=np.int64)
+    np.maximum.at(top, problem.who, net)
+    loss = top[problem.who] - net
+    if loss.size <= NEAR:
+        return top, np.arange(loss.size)
+    ask = asks(problem)
+    order = np.lexsort((loss, ask))
+    first = np.searchsorted(ask[order], ask[order])
+    each = max(NEAR // np.unique(ask).size, 16)
+    return top, np.sort(order[np.arange(order.size) - first < each])
 
 
 def _duals(problem: WinnerProblem, need: Ints, caps: Ints) -> Floats:
-    """Shape [D], nats per unit of capacity at the optimum of the linear relaxation."""
-    rows = problem.row.size
-    start = np.flatnonzero(np.r_[True, problem.who[1:] != problem.who[:-1]])
+    """Shape [D], nats per unit of capacity near the optimum of the linear relaxation; the last capacity is the number of winners.
+
+    Of very many bidders a sample gives the first prices; then those choose whose best two rows are closest at these prices, and the
+    others keep their best row.
+    """
+    bidders = np.unique(problem.who)
+    if bidders.size <= SAMPLE:
+        return _solved(problem, np.arange(problem.row.size), need, caps)
+    some = bidders[:: -(-bidders.size // SAMPLE)]
+    sampled, part = np.flatnonzero(np.isin(problem.who, some)), caps * some.size // bidders.size
+    part[-1] = _most_winners(problem, sampled, int(problem.rack_room.sum()) * some.size // bidders.size)[0]
+    first = _solved(problem, sampled, need, part)
+    net = problem.score / problem.unit * problem.quantum - need @ first
+    order = np.lexsort((-net, problem.who))
+    best = order[np.append(True, problem.who[order][1:] != problem.who[order][:-1])]
+    second = np.zeros(problem.bidders)
+    rest = np.setdiff1d(order, best)
+    np.maximum.at(second, problem.who[rest], net[rest])
+    margin = np.where(net[best] > 0, net[best] - second[problem.who[best]], -net[best])
+    near = np.argpartition(margin, SAMPLE)[:SAMPLE]
+    fixed = np.delete(best, near)
+    left = caps - need[fixed[net[fixed] > 0]].sum(0)
+    if (left < 0).any():
+        return first
+    return _solved(problem, np.flatnonzero(np.isin(problem.who, problem.who[best[near]])), need, left)
+
+
+def _solved(problem: WinnerProblem, some: Ints, need: Ints, caps: Ints) -> Floats:
+    """Shape [D], duals of the capacities where only the rows `some` (rising) compete for them."""
+    who, need = problem.who[some], need[some]
+    start = np.flatnonzero(np.r_[True, who[1:] != who[:-1]])
     used, column = need.T.nonzero()
     program = MixedIntegerProgram(
-        gain=problem.score / problem.unit * problem.quantum,
-        low=np.zeros(rows),
-        high=np.ones(rows),
-        whole=np.zeros(rows, np.bool_),
+        gain=problem.score[some] / problem.unit * problem.quantum,
+        low=np.zeros(some.size),
+        high=np.ones(some.size),
+        whole=np.zeros(some.size, np.bool_),
         row_low=np.full(start.size + caps.size, -np.inf),
         row_high=np.concatenate([np.ones(start.size), caps.astype(np.float64)]),
-        start=np.concatenate([start, rows + np.searchsorted(used, np.arange(caps.size + 1))]),
-        column=np.concatenate([np.arange(rows), column]),
-        value=np.concatenate([np.ones(rows), need.T[used, column].astype(np.float64)]),
+        start=np.concatenate([start, some.size + np.searchsorted(used, np.arange(caps.size + 1))]),
+        column=np.concatenate([np.arange(some.size), column]),
+        value=np.concatenate([np.ones(some.size), need.T[used, column].astype(np.float64)]),
     )
     found = solve(program, gap=0.0, nodes=1, accept=np.inf)
     return np.maximum(found.duals[start.size :], 0.0)
@@ -88,17 +177,46 @@ class Builder:
     def __init__(self, problem: WinnerProblem) -> None:
         self.problem = problem
         offer, types = problem.offer, problem.rack_room.shape[1]
+        self.ask = asks(problem)
         self._rack = offer.machine_rack
         self._of = [offer.machine_type == t for t in range(types)]
         self.free = [np.where(own, offer.free, 0) for own in self._of]
         self.room = [problem.rack_room[:, t].copy() for t in range(types)]
         self.left = problem.have.copy()
         self.placed: dict[int, list[tuple[bool, int, int]]] = {}
-        self.row = {int(b): -1 for b in problem.who}
+        self.row: Ints = np.full(int(problem.who.max(initial=-1)) + 1, -1)
+        """Row of each bidder, or -1."""
 
     def rows(self) -> list[int]:
         """Chosen rows of the problem."""
-        return [r for r in self.row.values() if r >= 0]
+        found: list[int] = self.row[self.row >= 0].tolist()
+        return found
+
+    @classmethod
+    def holding(
+        cls, problem: WinnerProblem, rows: Sequence[int], gangs: Sequence[PackingGang], places: Sequence[int]
+    ) -> Builder:
+        """The packable choice ``rows``, whose `gangs` lie at `places`."""
+        made = cls(problem)
+        spots: dict[int, list[tuple[bool, int, int]]] = {r: [] for r in rows}
+        for g, place in zip(gangs, places):
+            spots[g.row].append((g.racked, place, g.size))
+        for r in rows:
+            made.hold(r, spots[r] or made._wants(r))
+        return made
+
+    def without(self, rows: Sequence[int]) -> Builder:
+        """A copy whose ``rows`` are dropped; changes of the one do not show in the other."""
+        made = copy(self)
+        made.free, made.room = [f.copy() for f in self.free], [f.copy() for f in self.room]
+        made.placed, made.row = dict(self.placed), self.row.copy()
+        for r in rows:
+            made.drop(r)
+        return made
+
+    def worth(self) -> int:
+        """Integer worth of the chosen rows."""
+        return int(self.problem.score[self.row[self.row >= 0]].sum())
 
     def places(self, gangs: Sequence[PackingGang]) -> list[int]:
         """Machine or rack of each gang; `gangs` lists the gangs of each row largest first."""
@@ -108,9 +226,8 @@ class Builder:
     def put(self, r: int) -> bool:
         """Give row r to its bidder, who has none; False and no change when no place is found."""
         problem, t = self.problem, int(self.problem.type[r])
-        need = problem.need[r]
         # Only GPUs in sum must hold here: best fit may find places where the other sums are pessimistic, never more.
-        if need[t] > self.left[t]:
+        if problem.need[r, t] > self.left[t]:
             return False
         spots: list[tuple[bool, int, int]] = []
         self.placed[r] = spots
@@ -121,15 +238,23 @@ class Builder:
                 return False
             self._move(racked, at, size, t)
             spots.append((racked, at, size))
-        self.left = self.left - need
-        self.row[int(problem.who[r])] = r
+        self.left = self.left - problem.need[r]
+        self.row[problem.who[r]] = r
         return True
+
+    def hold(self, r: int, spots: list[tuple[bool, int, int]]) -> None:
+        """Give row r to its bidder, who has none: (in a rack, machine or rack, GPUs) of each gang, all known to fit."""
+        for racked, at, size in spots:
+            self._move(racked, at, size, int(self.problem.type[r]))
+        self.placed[r] = spots
+        self.left = self.left - self.problem.need[r]
+        self.row[self.problem.who[r]] = r
 
     def drop(self, r: int) -> None:
         """Take row r from its bidder."""
         self._undo(r, int(self.problem.type[r]))
         self.left = self.left + self.problem.need[r]
-        self.row[int(self.problem.who[r])] = -1
+        self.row[self.problem.who[r]] = -1
 
     def _wants(self, r: int) -> list[tuple[bool, int, int]]:
         problem = self.problem
@@ -160,49 +285,101 @@ class Builder:
             self._move(racked, at, -size, t)
 
 
-def repair(problem: WinnerProblem, priced: PricedRows, pick: Ints, banned: int) -> Builder:
-    """A packable choice near `pick` (rows of the problem) that gives nothing to the bidder `banned`.
+def packed(problem: WinnerProblem, rows: Ints) -> Builder | None:
+    """Packing of `rows` by best fit; None where a gang finds no place, though another packing may exist."""
+    orders = _orders(problem, rows, np.zeros(rows.size, np.int64))
+    builders = ((Builder(problem), order) for order in orders)
+    return next((builder for builder, order in builders if all(builder.put(r) for r in rows[order].tolist())), None)
 
-    A row that finds no place is replaced by the bidder's next best by priced worth. Large gangs choose first, and
-    among equals those who would lose most by taking a row that needs no slots.
+
+def _orders(problem: WinnerProblem, rows: Ints, last: Ints) -> list[Ints]:
+    """Orders in which `rows` choose their places: anchored ones, then the largest gangs, ties by the smallest `last`.
+
+    Where some gangs may spread within racks, a second order lets all machine gangs choose before them.
     """
-    builder = Builder(problem)
-    largest = np.where(problem.gangs > 0, problem.sizes, 0).max(1, initial=0)[pick]
-    loose = ~np.isin(problem.kind[pick], (ON_MACHINE, IN_RACK))
+    largest = np.where(problem.gangs[rows] > 0, problem.sizes, 0).max(1, initial=0)
+    loose = ~np.isin(problem.kind[rows], (ON_MACHINE, IN_RACK))
+    racked = problem.kind[rows] == RACKED
+    orders = [np.lexsort((last, -largest, loose))]
+    return [*orders, np.lexsort((last, -largest, racked, loose))] if racked.any() and not racked.all() else orders
+
+
+def repair(problem: WinnerProblem, priced: PricedRows, pick: Ints) -> Builder:
+    """A packable choice near `pick` (rows of the problem).
+
+    Among gangs of one size those choose first that would lose most by taking a row that needs no slots. The best result over all
+    orders is returned.
+    """
     easy = np.where(problem.need[:, problem.rack_room.shape[1] :].any(1), NOTHING, priced.net)
     start = np.searchsorted(problem.who, problem.who[pick])
     stop = np.searchsorted(problem.who, problem.who[pick], side="right")
     regret = priced.net[pick] - np.array([easy[a:b].max() for a, b in zip(start, stop)], np.int64)
-    for i in np.lexsort((-regret, -largest, loose)).tolist():
-        if not builder.put(int(pick[i])):
-            rest = start[i] + np.argsort(-priced.net[start[i] : stop[i]], kind="stable")[:FALLBACKS]
-            any(builder.put(r) for r in rest.tolist() if r != pick[i])
-    improve(builder, banned)
-    return builder
+    made = []
+    for order in _orders(problem, pick, -regret):
+        builder = Builder(problem)
+        _choose(builder, priced, pick[order])
+        improve(builder, np.arange(problem.row.size))
+        made.append(builder)
+    return max(made, key=Builder.worth)
 
 
-def improve(builder: Builder, banned: int) -> None:
-    """Change rows of single bidders for more expensive ones while places are found, largest gain first."""
+def mend(builder: Builder, priced: PricedRows, pick: Ints | None, without: int, high: int) -> Builder:
+    """The choice of `builder` with changes in the room that the bidder `without` leaves; none is worth more than `high`.
+
+    Two attempts: the difference between `builder` and `pick`, where one is given, then changes of single bidders.
+    """
+    problem, left = builder.problem, int(builder.row[without])
+    single = builder.without([left])
+    if pick is not None:
+        held = builder.row[builder.row >= 0]
+        difference = single.without(np.setdiff1d(held, [*pick.tolist(), left]).tolist())
+        new = np.setdiff1d(pick, held)
+        _choose(difference, priced, new[_orders(problem, new, -priced.net[new])[0]])
+        improve(difference, priced.near, without)
+        if difference.worth() >= high:
+            return difference
+    improve(single, priced.near, without)
+    return max(single, difference, key=Builder.worth) if pick is not None else single
+
+
+def _choose(builder: Builder, priced: PricedRows, rows: Ints) -> None:
+    """Put `rows` in their order; one that finds no place is replaced by its bidder's next best by priced worth."""
+    who = builder.problem.who
+    for r in rows.tolist():
+        if not builder.put(r):
+            start, stop = np.searchsorted(who, (who[r], who[r] + 1)).tolist()
+            rest = start + np.argsort(-priced.net[start:stop], kind="stable")[:FALLBACKS]
+            any(builder.put(other) for other in rest.tolist() if other != r)
+
+
+def improve(builder: Builder, near: Ints, banned: int = -1) -> None:
+    """Change rows of single bidders, except `banned`, for more expensive ones while places are found, largest gain first.
+
+    Only the rows `near` of the problem are tried. Where a change finds no place, changes between the same requests are not
+    tried either.
+    """
     problem = builder.problem
-    held = np.full(int(problem.who.max()) + 1, -1)
-    held[list(builder.row)] = list(builder.row.values())
-    hopeless = problem.who == banned
     types = problem.rack_room.shape[1]
-    need = problem.need[:, :types].sum(1)
+    need, score, who, ask = problem.gpus[near], problem.score[near], problem.who[near], builder.ask
+    now = builder.row[who]
+    gain = score - np.where(now >= 0, problem.score[now], 0)
+    extra = need - np.where(now >= 0, problem.gpus[now], 0)
+    gain[who == banned] = 0
     for _ in range(MOVES):
-        now = held[problem.who]
-        gain = problem.score - np.where(now >= 0, problem.score[now], 0)
-        extra = need - np.where(now >= 0, need[now], 0)
-        gain[hopeless | (extra > builder.left[:types].max())] = 0
-        r = int(gain.argmax())
-        if gain[r] <= 0:
+        open_ = np.where(extra <= builder.left[:types].max(), gain, 0)
+        k = int(open_.argmax())
+        if open_[k] <= 0:
             return
-        old = builder.row[int(problem.who[r])]
+        r, b = int(near[k]), int(who[k])
+        old = int(builder.row[b])
         if old >= 0:
             builder.drop(old)
-        if builder.put(r):
-            held[problem.who[r]] = r
-        else:
-            hopeless[r] = True
-            if old >= 0 and not builder.put(old):
-                held[problem.who[r]] = -1
+        if not builder.put(r):
+            same = np.flatnonzero(ask[near] == ask[r])
+            others = builder.row[who[same]]
+            gain[same[(others < 0) if old < 0 else (others >= 0) & (ask[others] == ask[old])]] = gain[k] = 0
+            if old < 0 or builder.put(old):
+                continue
+        r, own = int(builder.row[b]), who == b
+        gain[own] = score[own] - (problem.score[r] if r >= 0 else 0)
+        extra[own] = need[own] - (problem.gpus[r] if r >= 0 else 0)

@@ -27,7 +27,7 @@ from themis.optimize.winners.bid_tables import Choices, Tables
 from themis.optimize.winners.capacities import Capacity, broken, needs, totals
 from themis.optimize.winners.gang_packing import Packer
 from themis.optimize.winners.payment_bounds import PaymentBounds
-from themis.optimize.winners.prices import PricedRows, price, repair, unpriced
+from themis.optimize.winners.prices import Builder, PricedRows, mend, packed, price, repair, unpriced
 from themis.optimize.winners.work_limits import Limits
 
 
@@ -58,6 +58,8 @@ class Solver:
     cuts: list[Capacity] = field(default_factory=list)
     table: Tables | None = None
     priced: PricedRows | None = None
+    builder: Builder | None = None
+    """The packing of the best choice among all, from which those without a winner are mended."""
     began: float = field(default_factory=time.monotonic)
 
     @property
@@ -67,10 +69,24 @@ class Solver:
             return math.inf
         return max(self.limits.seconds - (time.monotonic() - self.began), 0.0)
 
+    @property
+    def vast(self) -> bool:
+        """True if even the table of GPUs in sum is too large: then everything is priced."""
+        return self.problem.row.size * int(self.problem.offer.free.sum()) > self.limits.entries
+
+    @property
+    def _exhausted(self) -> bool:
+        """True if another integer program would exceed the auction's limit of work."""
+        return (self.programs + 1) * self.problem.row.size**2 > self.limits.work
+
     def best(self) -> Found:
         """Best choice among all bidders."""
         self.cuts = totals(self.problem)
         known: list[int] = []
+        if self.vast:
+            return self._near_prices()
+        if self.huge:
+            self._price()  # tables without prices would be as large, and where slots are scarce their choice does not pack
         while self._tabulate():
             assert self.table is not None
             pick = self.table.trace()
@@ -89,6 +105,18 @@ class Solver:
                 break
         return self._hard(self.table, known)
 
+    def _near_prices(self) -> Found:
+        """A choice near everyone's best row at the prices of the linear relaxation, which bound any choice."""
+        problem = self.problem
+        self.priced = price(problem, [])
+        order = np.lexsort((-self.priced.net, problem.who))
+        order = order[np.append(True, problem.who[order][1:] != problem.who[order][:-1])]
+        self.builder = repair(problem, self.priced, np.sort(order[self.priced.net[order] > 0]))
+        rows = self.builder.rows()
+        low, high = self._worth(rows), self._ceiling()
+        places = self.builder.places(self.packer.gangs(rows))
+        return Found(rows=rows, low=low, high=max(low, high), method="prices", places=places)
+
     def replaced(self, main: Found) -> dict[int, int]:
         """Gain of some loser in each winner's place, in steps of the quantum; without the winner the others gain it.
 
@@ -99,14 +127,18 @@ class Solver:
         lost = np.flatnonzero(~np.isin(problem.who, problem.who[won]))
         if not lost.size:
             return {}
-        ask = asks(problem)
-        types = problem.rack_room.shape[1]
-        used = np.bincount(problem.type[won], problem.gpus[won], types)
-        room = problem.gpus[won] + (problem.rack_room.sum(0) - used)[problem.type[won]]
-        fits = (problem.kind[lost] == WIDE) & (problem.gpus[lost] <= room[:, None])
-        fits = (fits & (problem.type[lost] == problem.type[won, None])) | (ask[lost] == ask[won, None])
-        gain = np.where(fits, problem.score[lost] // problem.unit, 0).max(1)
-        return {a: steps for a, steps in zip(problem.who[won].tolist(), gain.tolist()) if steps > 0}
+        ask, steps = asks(problem), problem.score // problem.unit
+        best = np.zeros(int(ask.max()) + 1, dtype=np.int64)
+        np.maximum.at(best, ask[lost], steps[lost])
+        gain = best[ask[won]]
+        for t in np.unique(problem.type[won]).tolist():
+            mine = np.flatnonzero(problem.type[won] == t)
+            room = problem.gpus[won[mine]] + int(problem.rack_room[:, t].sum()) - int(problem.gpus[won[mine]].sum())
+            wide = lost[(problem.kind[lost] == WIDE) & (problem.type[lost] == t)]
+            wide = wide[np.argsort(problem.gpus[wide], kind="stable")]
+            upto = np.maximum.accumulate(np.append(0, steps[wide]))
+            gain[mine] = np.maximum(gain[mine], upto[np.searchsorted(problem.gpus[wide], room, side="right")])
+        return {a: more for a, more in zip(problem.who[won].tolist(), gain.tolist()) if more > 0}
 
     def without(self, winners: Sequence[int], main: Found) -> list[Found]:
         """Best choice without each of `winners`, in their order."""
@@ -120,17 +152,22 @@ class Solver:
             waiting = [a for a in waiting if not self._settled(found[a])]
             if not waiting or not ((self._cut(sorted(broke)) or self._price()) and self._tabulate()):
                 break
-        if self.huge:
-            waiting = [a for a in waiting if a not in found]  # an interval is what a huge auction is asked for
+        for a in waiting if self.table is None else ():
+            found[a] = self._mended(a, main, self._ceiling(a))
+        if self.huge or self._exhausted:
+            return [found[a] for a in winners]  # an interval is what a huge auction is asked for
         bounds = PaymentBounds(self.problem) if len(waiting) > 1 else None
         for a in bounds.order(waiting) if bounds else waiting:
             like = bounds.like(a) if bounds else None
             if like is not None:
                 found[a] = self._moved(found[like[0]], like[1])
                 continue
-            stay = max(found.get(a, main), self._left(main, a), key=lambda f: f.low if f is not main else -1)
-            known = [stay.rows, *bounds.packable_without(a)] if bounds else [stay.rows]
-            found[a] = self._hard(self._table_without(a), max(known, key=self._worth), a)
+            known = max([found[a].rows, *bounds.packable_without(a)] if bounds else [found[a].rows], key=self._worth)
+            if self._exhausted:
+                low = max(found[a].low, self._worth(known))
+                found[a] = replace(found[a], rows=known, low=low, high=max(low, found[a].high))
+                continue
+            found[a] = self._hard(self._table_without(a), known, a)
             if bounds:
                 bounds.learn(a, found[a].rows)
         return [found[a] for a in winners]
@@ -144,21 +181,41 @@ class Solver:
         low = int(self.problem.score[rows].sum())
         return Found(rows=rows, low=low, high=max(low, high), method="prices" if self.priced else "table")
 
-    def _repaired(self, pick: Ints, high: int, banned: int = -1) -> Found | None:
+    def _repaired(self, pick: Ints, high: int) -> Found | None:
         """A packable choice near `pick`, where the tables are too coarse to do better."""
         if not self.priced:
             return None
-        builder = repair(self.problem, self.priced, pick, banned)
+        builder = repair(self.problem, self.priced, pick)
         rows = builder.rows()
         low = int(self.problem.score[rows].sum())
         places = builder.places(self.packer.gangs(rows))
         return Found(rows=rows, low=low, high=max(low, high), method="prices", places=places)
 
-    def _left(self, main: Found, a: int) -> Found:
-        """Rest of `main` when bidder a leaves: optimal when nothing beats it."""
-        rows = [r for r in main.rows if self.problem.who[r] != a]
-        worth = int(self.problem.score[rows].sum())
-        return Found(rows=rows, low=worth, high=worth, method=main.method)
+    def _mended(self, a: int, main: Found, high: int, pick: Ints | None = None) -> Found:
+        """`main` mended where bidder a leaves; `pick` is the tables' choice without it, which does not pack."""
+        if self.builder is None:
+            self.builder = packed(self.problem, np.array(main.rows)) or self._placed(main)
+        builder = mend(self.builder, self.priced or unpriced(self.problem), pick, a, high)
+        low = builder.worth()
+        return Found(rows=builder.rows(), low=low, high=max(low, high), method=main.method)
+
+    def _placed(self, main: Found) -> Builder:
+        """The packing of `main` that is known, or that the exact search finds."""
+        problem, packer = self.problem, self.packer
+        gangs, places = packer.gangs(main.rows), main.places
+        if places is None:
+            of_type: dict[int, Iterator[int]] = {}
+            for t in np.unique(problem.type[main.rows]).tolist():
+                mine = [r for r in main.rows if problem.type[r] == t]
+                floor = packer.floor(mine, t)
+                found = packer.places(floor, mine, t) if floor else None
+                if not isinstance(found, list):
+                    raise NotSolved(
+                        f"no packing of the winning rows was found in {packer.steps} steps; raise Limits.packing"
+                    )
+                of_type[t] = iter(found)
+            places = [next(of_type[int(problem.type[g.row])]) for g in gangs]
+        return Builder.holding(problem, main.rows, gangs, places)
 
     def _worth(self, rows: list[int]) -> int:
         return int(self.problem.score[rows].sum())
@@ -237,12 +294,7 @@ class Solver:
             if not cuts and self.packer.packs(rows.tolist()):
                 yield a, self._found(rows.tolist(), worth), []
             else:
-                # Where repair was not good enough for everyone, what the program found for everyone is a better start.
-                stay = self._left(main, a)
-                start = np.array(stay.rows, np.int64) if main.method == "program" else rows
-                near = self._repaired(start, worth, a)
-                stay = replace(stay, high=worth)
-                yield a, near if near is not None and near.low > stay.low else stay, cuts
+                yield a, self._mended(a, main, worth, rows), cuts
 
     def _counted(self, choices: Choices, worth: list[int]) -> list[Found | None]:
         """Answers that are proven by sums over the rows of each choice; None if the rows themselves matter."""
@@ -272,6 +324,8 @@ class Solver:
         problem = self.problem
         if not (problem.who != without).any():
             return Found(rows=[], low=0, high=0, method="search")
+        if self._exhausted:
+            return self._bounded(table, known, without)
         if table is not None and self.searching and not self.huge:
             seen = search.search(problem, self.packer, table, leaves=self.limits.leaves, known=known)
             self.nodes += seen.nodes
@@ -280,9 +334,9 @@ class Solver:
             self.searching = False
             known = seen.rows
         left = self.seconds_left
-        if not left:
-            return self._out_of_time(table, known, without)
         rows = self._promising(table, known, without)
+        if not left:
+            return self._bounded(table, known, without)
         self.programs += 1
         accept = np.inf if self.limits.allow_gap or math.isfinite(left) else self.gap
         limits = replace(self.limits, seconds=left)
@@ -294,20 +348,25 @@ class Solver:
         except NotSolved:
             if self.seconds_left:
                 raise
-            return self._out_of_time(table, known, without)
+            return self._bounded(table, known, without)
         self.nodes += packed.nodes
         low = int(problem.score[packed.rows].sum())
         high = max(low, int(np.ceil(packed.bound / problem.quantum)) * problem.unit + problem.unit - 1)
         if self.seconds_left or low >= sum(problem.score[known].tolist()):
             return Found(rows=packed.rows, low=low, high=high, method="program", places=packed.places)
-        return replace(self._out_of_time(table, known, without), high=high)
+        return replace(self._bounded(table, known, without), high=high)
 
-    def _out_of_time(self, table: Tables | None, known: list[int], without: int) -> Found:
-        """The best choice known, and the tables' bound: without tables, as if everyone could have its best row."""
-        problem = self.problem
-        low = int(problem.score[known].sum())
-        best = np.zeros(problem.bidders, dtype=np.int64)
-        others = problem.who != without
-        np.maximum.at(best, problem.who[others], problem.score[others])
-        high = min(int(best.sum()), table.best() if table is not None else int(best.sum()))
-        return Found(rows=known, low=low, high=max(low, high), method="time")
+    def _bounded(self, table: Tables | None, known: list[int], without: int) -> Found:
+        """The best choice known, and the tables' bound."""
+        low, high = self._worth(known), self._ceiling(without)
+        return Found(
+            rows=known,
+            low=low,
+            high=max(low, min(high, table.best()) if table else high),
+            method="bound" if self.seconds_left else "time",
+        )
+
+    def _ceiling(self, without: int = -1) -> int:
+        """Bound of any choice that gives nothing to one bidder: all others have their best rows at these prices."""
+        priced = self.priced or unpriced(self.problem)
+        return priced.most - (int(priced.top[without] + priced.fewer[without]) if without >= 0 else 0)

@@ -22,12 +22,17 @@ class Limits:
         An auction is huge when rows times GPUs exceed this.
     states
         Most entries of one exact table (states of free capacity times rows); beyond it capacities are priced.
+    entries
+        Most entries of the table of GPUs in sum (GPUs times rows); beyond it GPUs are priced too.
     wide
         Most states of free capacity in one exact table of several capacities; above it prices are quicker.
     leaves
         Nodes of the search over rows before the integer program takes over.
     packing
         Steps of the exact packing search.
+    work
+        Integer programs of one auction times the square of its rows. Past it, what is still open keeps the best choice found
+        and its proven gap: the objective's in `Outcome.bound`, a payment's between `Outcome.kept_low` and `Outcome.kept_high`.
     nodes
         Branch-and-bound nodes of one integer program.
     seconds
@@ -41,9 +46,11 @@ class Limits:
     gap_huge: float = 0.01
     huge: int = 5_000_000
     states: int = 3_000_000
+    entries: int = 100_000_000
     wide: int = 12_000
     leaves: int = 300
     packing: int = 1_000
+    work: int = 2_500_000
     nodes: int = 100_000
     seconds: float = math.inf
     allow_gap: bool = False

@@ -28,8 +28,8 @@ class Outcome:
     cost
         Shape [B], >= 0: weighted nats that the others lose by the presence of a; ``kept`` is ``exp(-cost / w)``. 0 for losers.
     method
-        What settled the allocation: ``all``, ``table``, ``search``, ``program``, ``prices``, or ``time``: nothing did
-        before the time was up, and the best choice found is within ``gap``.
+        What settled the allocation: ``all``, ``table``, ``search``, ``program``, ``prices``; ``time`` or ``bound``:
+        nothing did before the time or the limit of work was up, and the best choice found is within ``gap``.
     nodes, programs
         Search nodes visited and integer programs solved, payments included.
     """
