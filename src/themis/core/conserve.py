@@ -31,23 +31,22 @@ def left_over(
     stale : the answer is of an earlier instant, and the policy is about to be asked again: gangs stay where they are for one tick,
         and nothing is started.
     """
+    taken = {p.job for p in placed}
+    over = [j for j in offer.ending if j not in taken]
+    if not over and not offer.queued():
+        return []
     open_ = offer.free.copy()
     for p in placed:
         open_[list(p.gpus)] = False
     if not open_.any():
         return []
-    taken, until = {p.job for p in placed}, state.jobs.one.until
     stale = stale and intent.round_end is None
-    stays = [
-        j
-        for j, gpus in state.job_gpus.items()
-        if until[j] <= offer.by + EPS and j not in taken and all(open_[g] for g in gpus)
-    ]
+    stays = [j for j in over if open_[list(state.job_gpus[j])].all()]
     ends = _Ends(state, intent, offer, placed)
     out = []
     if stays:
         end = state.now + state.settings.tick_s if stale else ends.after(0.0)
-        for j in sorted(stays):
+        for j in stays:
             gpus = state.job_gpus[j]
             open_[list(gpus)] = False
             out.append(Placed(j, gpus, state.job_seat[j], end))

@@ -7,9 +7,8 @@ and later in a live service.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
-
-import numpy as np
 
 from themis.core import take_snapshot as snapshots
 from themis.core.conserve import left_over
@@ -21,7 +20,7 @@ from themis.core.place import place
 from themis.core.placed_gangs import Intent, Placed, WantedGang
 from themis.core.quota_limits import within_quotas
 from themis.core.state import EPS, State
-from themis.core.uncontested import renewals
+from themis.core.uncontested import uncontested
 from themis.model.answers import Answer, Ask
 from themis.model.events import Allocated, BidsCollected, CollectBids, Command, Forced, Solve, WakeAt
 from themis.model.snapshot import Snapshot
@@ -149,7 +148,7 @@ class Decider:
 
     def _ask(self, offer: FreeGpus) -> None:
         s, self.offer = self.state, offer
-        forced = renewals(s, self.pace, offer)
+        forced = uncontested(s, self.pace, offer)
         if forced is None:
             self._solve(self._snapshot(offer))
         else:
@@ -180,6 +179,8 @@ class Decider:
 
     def _ran_out(self, since: Seconds) -> bool:
         """True if leases expired after ``since`` on which no decision was made yet."""
+        if since == self.state.now:
+            return False
         until = self.state.lease_ends()
         return bool(((until > since + EPS) & (until <= self.state.now + EPS)).any())
 
@@ -221,7 +222,5 @@ class Decider:
             self.out.append(WakeAt(time=time))
 
     def _wake_for_expiry(self) -> None:
-        until = self.state.lease_ends()
-        ahead = until[until > self.state.now + EPS]
-        if len(ahead) and np.isfinite(first := float(ahead.min())):
+        if (first := self.state.first_end(self.state.now + EPS)) < math.inf:
             self._wake(first)

@@ -28,9 +28,13 @@ class FreeGpus:
     blocked: Int = field(init=False)
     present: Int = field(init=False)
     """Jobs that wait or run."""
+    ending: list[int] = field(init=False)
+    """Jobs whose lease counts as over, rising."""
 
     def __post_init__(self) -> None:
-        s = self.state
+        s, by = self.state, self.by + EPS
+        until = s.jobs.one.until
+        self.ending = sorted(j for j in s.job_gpus if until[j] <= by)
         self.free, self.present = free_gpus(s, self.by), s.present()
         self.blocked = np.zeros(0, dtype=np.int64)
         if s.quotas or s.at_once or s.delayed:
@@ -62,6 +66,10 @@ class FreeGpus:
         out: Int = self.present[self.idle(self.present)]
         return out
 
+    def queued(self) -> bool:
+        """True if a job waits without a lease."""
+        return bool((self.state.jobs.status[self.present] == WAITING).any())
+
     def may_run(self, j: int) -> bool:
         """True if there is such a job, and it runs or could."""
         s = self.state
@@ -71,6 +79,8 @@ class FreeGpus:
     def wanted(self) -> bool:
         """True if any job could use more GPUs than it holds beyond this offer."""
         t, rows = self.state.jobs, self.present
+        if self.ending and not (self.state.quotas or len(self.blocked)):
+            return True
         held = np.where(t.until[rows] > self.by + EPS, t.gpus[rows], 0)
         more = held < t.gpus_max[rows]
         if self.state.quotas or len(self.blocked):

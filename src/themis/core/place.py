@@ -170,8 +170,8 @@ class _Placer:
     def _ending(self) -> dict[int, list[int]]:
         """Jobs whose leases end at this instant, rising, by app."""
         out: dict[int, list[int]] = {}
-        t, by = self.s.jobs.one, self.offer.by + EPS
-        for j in sorted(j for j in self.s.job_gpus if t.until[j] <= by):
+        t = self.s.jobs.one
+        for j in self.offer.ending:
             out.setdefault(t.app[j], []).append(j)
         return out
 

@@ -35,6 +35,9 @@ from themis.model.workload import App, Job, Regime
 EPS = 1e-6
 """Seconds below which two instants are one."""
 
+FEW = 100
+"""Number of values up to which a loop is faster than arrays."""
+
 OVERRUN = 0.1
 """Share of its estimated work that is assumed to be left of a job that did all of it and still runs: with no work left
 no policy would give it a GPU again. Simulated jobs end with their work; estimates of live ones may be too low."""
@@ -413,6 +416,17 @@ class State(Machines):
         held = np.fromiter(self.job_gpus, dtype=np.int64, count=len(self.job_gpus))
         out: Float = self.jobs.until[held]
         return out
+
+    def first_end(self, after: Seconds) -> Seconds:
+        """The first end of a lease later than ``after``; infinite without one."""
+        if len(self.job_gpus) > FEW:
+            until = self.lease_ends()
+            return float(until[until > after].min(initial=math.inf))
+        ends, first = self.jobs.one.until, math.inf
+        for j in self.job_gpus:
+            if after < (end := ends[j]) < first:
+                first = end
+        return first
 
     def round_end(self, round_s: Seconds) -> Seconds:
         """End of the round of this instant: see ``units.round_end``."""

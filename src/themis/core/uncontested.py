@@ -1,7 +1,7 @@
-"""Decisions that leave nothing to decide: every job has all GPUs that it can use, so each lease that ends is renewed.
+"""Decisions that leave nothing to decide: each lease that ends is renewed, and what waits fits without a choice.
 
-The policy is not asked, and no snapshot is made. Its cadence says whether that is its own answer (``Cadence.renews``);
-decision 93.
+The policy is not asked, and no snapshot is made. Its cadence says whether that is its own answer (``Cadence.renews``,
+``Cadence.packs``); decision 93.
 """
 
 from __future__ import annotations
@@ -9,62 +9,90 @@ from __future__ import annotations
 import numpy as np
 
 from themis.core.offer import FreeGpus
-from themis.core.state import EPS, State
+from themis.core.state import State
+from themis.core.tables import WAITING
 from themis.model.answers import UNCONTESTED, GpuGrant, Proof, Solved
 from themis.model.snapshot import Kind
 from themis.model.units import NONE, Int
 from themis.policies.api import Cadence, Renews
+from themis.policies.placement.packing import Counts, narrowest_of_types
 
-RENEWED = f"{UNCONTESTED}: every lease that ends is renewed"
+RENEWED = f"{UNCONTESTED}: every lease that ends is renewed, and what waits fits"
 """``Proof.method`` of these answers."""
 
 _BAG = int(Kind.BAG)
 
 
-def renewals(s: State, pace: Cadence, offer: FreeGpus) -> Solved | None:
-    """Renewals of all leases that end, if no policy could do anything else; else None.
+def uncontested(s: State, pace: Cadence, offer: FreeGpus) -> Solved | None:
+    """Renewals of all leases that end and grants to all jobs that wait, if the policy could do nothing else; else None.
 
-    That is so where every job that is present runs with its largest gang, gangs whose leases end are each on GPUs of one machine
-    that stay in service, and a GPU is left free, so that no newcomer waits for one.
+    That is so where every job that is present runs with its largest gang, or waits, is its app's only one and has one number of
+    GPUs, of which no two are equal. Gangs whose leases end are each on GPUs of one machine that stay in service, and a GPU is left
+    free, so that no newcomer waits for one.
     """
-    if not pace.renews or not (pace.spare and s.settings.renew_idle) or s.quotas:
+    if not pace.renews or not (pace.spare and s.settings.renew_idle) or s.quotas or len(offer.blocked):
         return None
     if pace.renews is not Renews.ALWAYS and np.count_nonzero(s.type_gpus) > 1:
         return None
     t, rows = s.jobs, offer.present
-    if (t.gpus[rows] < t.gpus_max[rows]).any() or _stale(s, rows):
+    short = rows[t.gpus[rows] < t.gpus_max[rows]]
+    waiting = _distinct(s, short.tolist()) if pace.packs or not len(short) else None
+    if waiting is None or _stale(s, rows):
         return None
-    until, app, free, leased = t.one.until, t.one.app, offer.free.data, s.leased_to
-    ending = sorted(j for j in s.job_gpus if until[j] <= offer.by + EPS)
-    if pace.renews is Renews.SINGLE_ON_ONE_TYPE and any(s.apps.one.jobs[app[j]] > 1 for j in ending):
+    gangs = _standing(s, pace, offer)
+    if gangs is None:
         return None
-    machines, sizes, left = [], [], int(np.count_nonzero(offer.free))
-    for j in ending:
-        gpus, beside = s.job_gpus[j], 1 - s.job_seat[j]
-        n = s.machine_of[gpus[0]]
-        for g in gpus:
-            if not free[g] or s.machine_of[g] != n or leased[g, beside] != NONE:
-                return None
-        machines.append(n)
-        sizes.append(len(gpus))
-        left -= len(gpus)
-    if not left:
+    room = np.bincount(s.gpu_machine[offer.free], minlength=len(s.machines))
+    for _, counts in gangs:
+        room[counts[0][0]] -= counts[0][1]
+    for j in waiting:
+        types: list[int] = np.flatnonzero(s.allowed(np.array([j]))[0]).tolist()
+        found = narrowest_of_types(room, s.machine_rack, s.machine_type, t.one.gpus_min[j], types)
+        if found is None:
+            return None
+        gangs.append((t.one.app[j], found[0]))
+        for n, c in found[0]:
+            room[n] -= c
+    if not room.any():
         return None
-    count = len(ending)
-    return Solved(
-        answer=GpuGrant(
-            app=np.array([app[j] for j in ending], dtype=np.int64),
-            gang=np.arange(count),
-            machine=np.array(machines, dtype=np.int64),
-            gpus=np.array(sizes, dtype=np.int64),
-            until=np.full(count, s.now + s.settings.lease_s),
-            extend=np.full(count, NONE),
-        ),
-        proof=Proof(method=RENEWED),
-    )
+    return Solved(answer=_grant(gangs, s.now + s.settings.lease_s), proof=Proof(method=RENEWED))
+
+
+def _distinct(s: State, jobs: list[int]) -> list[int] | None:
+    """The same jobs, largest gangs first, if each waits, is its app's only job, and has another number of GPUs; else None."""
+    t, sizes = s.jobs.one, set[int]()
+    for j in jobs:
+        least = t.gpus_min[j]
+        if t.status[j] != WAITING or least != t.gpus_max[j] or least in sizes or s.apps.one.jobs[t.app[j]] > 1:
+            return None
+        sizes.add(least)
+    return sorted(jobs, key=t.gpus_min.__getitem__, reverse=True)
 
 
 def _stale(s: State, rows: Int) -> bool:
     """True if a snapshot would record the forecast finish of a job set."""
     apps, a = s.apps, s.jobs.app[rows]
     return bool(((apps.stale[a] == 1) & (apps.kind[a] == _BAG)).any())
+
+
+def _standing(s: State, pace: Cadence, offer: FreeGpus) -> list[tuple[int, Counts]] | None:
+    """App and place of each gang whose lease ends, in order of jobs; None if one of them may have to move."""
+    app, free, leased, out = s.jobs.one.app, offer.free.data, s.leased_to, list[tuple[int, Counts]]()
+    for j in offer.ending:
+        gpus, beside = s.job_gpus[j], 1 - s.job_seat[j]
+        n = s.machine_of[gpus[0]]
+        if pace.renews is Renews.SINGLE_ON_ONE_TYPE and s.apps.one.jobs[app[j]] > 1:
+            return None
+        for g in gpus:
+            if not free[g] or s.machine_of[g] != n or leased[g, beside] != NONE:
+                return None
+        out.append((app[j], ((n, len(gpus)),)))
+    return out
+
+
+def _grant(gangs: list[tuple[int, Counts]], until: float) -> GpuGrant:
+    rows = [(app, i, n, c) for i, (app, counts) in enumerate(gangs) for n, c in counts]
+    app, gang, machine, gpus = np.array(rows, dtype=np.int64).T.copy()
+    return GpuGrant(
+        app=app, gang=gang, machine=machine, gpus=gpus, until=np.full(len(rows), until), extend=np.full(len(rows), NONE)
+    )

@@ -57,6 +57,8 @@ class Cadence:
     spare : GPUs that the answer leaves free go to jobs that wait, and leases that end on them are renewed; of time
         shares that is charged to no job. False: the policy leaves GPUs idle on purpose.
     renews : whether its answer is forced while each job has all GPUs that it can use; it is not asked then (decision 93).
+    packs : the same where jobs wait that all fit: gangs that stand are renewed, the others are put where ``packing.narrowest``
+        says, larger ones first.
     """
 
     round_s: Seconds | None = None
@@ -65,6 +67,7 @@ class Cadence:
     replan_on_regime: bool = True
     spare: bool = True
     renews: Renews = Renews.NO
+    packs: bool = False
 
     def __post_init__(self) -> None:
         if self.round_s is not None and not 1.0 <= self.round_s < math.inf:
@@ -76,6 +79,8 @@ class Cadence:
 ON_FREE_GPUS = Cadence()
 RENEWING = Cadence(renews=Renews.ALWAYS)
 """``ON_FREE_GPUS`` of a policy that renews every lease that ends while no job could use more GPUs."""
+PACKING = Cadence(renews=Renews.ALWAYS, packs=True)
+"""The same of one that also gives every job its gang while all fit."""
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ import numpy as np
 
 from themis.model.answers import GpuGrant, Solved
 from themis.model.snapshot import Kind, Snapshot
-from themis.policies.api import ADDED, RENEWING, Cadence, Granularity, Workbench
+from themis.policies.api import ADDED, PACKING, RENEWING, Cadence, Granularity, Workbench
 from themis.policies.placement.blind import Placing
 
 
@@ -48,7 +48,7 @@ class Baseline:
     @property
     def pace(self) -> Cadence:
         """Decide whenever GPUs are free."""
-        return RENEWING
+        return PACKING if self.placement is Placing.PACKED else RENEWING
 
     @abstractmethod
     def grant(self, snapshot: Snapshot) -> Solved:

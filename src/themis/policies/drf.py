@@ -17,7 +17,7 @@ import numpy as np
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Float, Int
-from themis.policies.api import RENEWING, Cadence, Granularity, Workbench
+from themis.policies.api import PACKING, Cadence, Granularity, Workbench
 from themis.policies.placement.grants import Allocator, Demand, demand_of, demands_of, lease_end, waiting_apps
 from themis.policies.placement.turns import Turns
 
@@ -33,7 +33,7 @@ class Drf:
     @property
     def pace(self) -> Cadence:
         """Decide whenever GPUs are free."""
-        return RENEWING
+        return PACKING
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
         """Fill progressively; ties go to least received, then the earlier arrival, then the lower id."""
@@ -47,6 +47,8 @@ class Drf:
                 break
             # What elastic gangs declined, because it is too far away, fills the others' shares.
             queue = np.setdiff1d(queue, [a for a, _ in wants])
+            if not len(queue):
+                break
             wants, _ = _fill(snapshot, queue, allocator.left)
         return Solved(answer=allocator.grant())
 

@@ -56,7 +56,7 @@ class FairFinish:
     @property
     def pace(self) -> Cadence:
         """Decide whenever GPUs are free."""
-        return Cadence(renews=Renews.ON_ONE_TYPE)
+        return Cadence(renews=Renews.ON_ONE_TYPE, packs=True)
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
         """Allocate the offer: apps that cannot wait by due (``in_time``), critical ones by slack, the others by work left.

@@ -17,6 +17,7 @@ import numpy as np
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Int, Locality, Seconds
+from themis.policies.api import RENEWING, Cadence
 from themis.policies.baseline import Baseline
 from themis.policies.placement.blind import Placing
 from themis.policies.placement.grants import Allocator, Demand, demand_of, jobs_of, lease_end
@@ -27,6 +28,11 @@ from themis.policies.placement.turns import Key, Turns
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gandiva(Baseline):
     """Highest placement score first."""
+
+    @property
+    def pace(self) -> Cadence:
+        """Decide whenever GPUs are free; the best-placed gang comes first, not the largest."""
+        return RENEWING
 
     def grant(self, snapshot: Snapshot) -> Solved:
         """Deal gang after gang to the app that can be placed best now.

@@ -14,7 +14,7 @@ from themis.fairness.filtering import worst_first
 from themis.fairness.finish_time import FinishTime, Form
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
-from themis.policies.api import RENEWING, Cadence, Granularity, Workbench
+from themis.policies.api import PACKING, Cadence, Granularity, Workbench
 from themis.policies.placement.ordered import in_order
 
 
@@ -36,7 +36,7 @@ class GreedyFinishTime:
     @property
     def pace(self) -> Cadence:
         """Decide whenever GPUs are free."""
-        return RENEWING
+        return PACKING
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
         """Deal the offer by rho at the GPUs held beyond this instant, ties by arrival and id."""

@@ -15,7 +15,7 @@ import numpy as np
 from themis.errors import InputError
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
-from themis.policies.api import RENEWING, Cadence, Granularity, Workbench
+from themis.policies.api import PACKING, Cadence, Granularity, Workbench
 from themis.policies.attained_service import unit_service
 from themis.policies.placement.ordered import in_order
 
@@ -45,7 +45,7 @@ class Tiresias2Q:
     @property
     def pace(self) -> Cadence:
         """Decide whenever GPUs are free."""
-        return RENEWING
+        return PACKING
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
         """Deal the offer by queue, then arrival, then id; between users or groups, by the user's queue before the app's."""

@@ -22,7 +22,7 @@ import numpy as np
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Float
-from themis.policies.api import RENEWING, Cadence, Granularity, Workbench
+from themis.policies.api import PACKING, Cadence, Granularity, Workbench
 from themis.policies.attained_service import unit_service
 from themis.policies.placement.grants import waiting_apps
 from themis.policies.placement.ordered import in_order
@@ -39,7 +39,7 @@ class TiresiasGittins:
     @property
     def pace(self) -> Cadence:
         """Decide whenever GPUs are free."""
-        return RENEWING
+        return PACKING
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
         """Deal the offer by falling index, ties by attained service, arrival and id.
