@@ -232,7 +232,7 @@ def test_every_kind_of_record_comes_back_as_it_was(record: Record) -> None:
 
 
 def test_every_event_and_command_is_a_record_but_the_machinery() -> None:
-    machinery = {"Wake", "WakeAt", "Solve", "CollectBids", "BidsCollected"}
+    machinery = {"Wake", "WakeAt", "Solve", "CollectBids", "BidsCollected", "Forced"}
     kinds = {kind.__name__ for union in (e.Event, e.Command) for kind in union.__args__}  # type: ignore[attr-defined]
     assert {type(r).__name__ for r in RECORDS} == kinds - machinery | {"Header"}
     assert all(is_record(r) for r in RECORDS)
@@ -320,7 +320,9 @@ def write(path: Path, *lines: bytes) -> Path:
         (b"[]", "not a line of an event log"),
         (b'{"t":1.0,"kind":"Gift"}', "unknown kind of record 'Gift'"),
         (b'{"t":1.0,"kind":"JobStarted","job":1}', "this is no JobStarted: .*attempt"),
-        (b'{"t":1.0,"kind":"Grant","job":1}', "this is no Grant: it lacks 'gpus'"),
+        (b'{"t":1.0,"kind":"Grant","job":1}', "this is no Grant: Object missing required field `app`"),
+        (b'{"t":1.0,"kind":"JobStarted","job":1,"attempt":1,"x":2}', "this is no JobStarted: unknown field x"),
+        (b'{"t":1.0,"kind":"JobStarted","job":1.5,"attempt":1}', "this is no JobStarted: Expected `int`, got `float`"),
         (b'{"t":1.0,"kind":"AppSubmitted","app":{"name":"a","user":"u","arrival":-1,"jobs":[]}}', "app 'a'"),
         (
             b'{"t":1.0,"kind":"AppSubmitted","app":{"name":"a","user":"u","arrival":1,"tuner":{"kind":"asha"},"jobs":[]}}',

@@ -19,16 +19,16 @@ from dataclasses import fields
 from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import IO, Any, TypeAlias, cast
+from typing import IO, Any, TypeAlias, cast, get_args
 
+import msgspec
 import numpy as np
 import orjson
 
 from themis.errors import InputError, ThemisError
 from themis.model import events
 from themis.model.answers import Ask
-from themis.model.cluster import Machine
-from themis.model.events import SCHEMA, Allocated, AppSubmitted, Command, Event, Grant, Header, MachineJoined
+from themis.model.events import SCHEMA, Allocated, AppSubmitted, Command, Event, Header, MachineJoined
 from themis.model.log_decisions import Fields, read_allocated, write_allocated
 from themis.model.specs import read_app, to_fields
 from themis.model.units import Seconds
@@ -38,44 +38,10 @@ Record: TypeAlias = Header | Event | Command
 PROOF_ROWS = 256
 """Proofs of more rows than this are cut."""
 
-_FLAT = (
-    Header,
-    Grant,
-    events.Renew,
-    events.Revoke,
-    events.JobStarted,
-    events.JobProgress,
-    events.JobStopped,
-    events.JobReached,
-    events.SpeedMeasured,
-    events.BatchChanged,
-    events.LossReported,
-    events.JobEnded,
-    events.CurveStopped,
-    events.AppCancelled,
-    events.AppFinished,
-    events.AppHeld,
-    events.AppResumed,
-    events.JobDelayed,
-    events.JobGivenUp,
-    events.QuotaSet,
-    events.FairnessSet,
-    events.UserWeightsSet,
-    events.SettingsChanged,
-    events.ProfilesSet,
-    events.MachineResized,
-    events.MachineFailed,
-    events.MachineReturned,
-    events.MachineDraining,
-    events.AgentBid,
-    events.JobsOrdered,
-    events.Compacted,
-    events.JournalRepaired,
-    events.Quarantined,
-    events.GpusWithheld,
-    events.AccountingSet,
-    events.GpusIdle,
-    events.GpusIntruded,
+_UNLOGGED = {events.BidsCollected, events.Wake, events.WakeAt, events.Solve, events.Forced, events.CollectBids}
+"""Machinery of the core, which no log holds."""
+_KINDS: Mapping[str, type[Any]] = MappingProxyType(
+    {kind.__name__: kind for kind in get_args(Record) if kind not in _UNLOGGED}
 )
 
 
@@ -132,12 +98,11 @@ def parse(line: bytes | str) -> Fields:
 
 def to_record(line: Fields) -> tuple[Seconds, Record]:
     """The time and record of a parsed line; raises InputError as ``decode`` does."""
-    out = dict(line)
-    time, kind = out.pop("t"), out.pop("kind")
+    time, kind = line["t"], line["kind"]
     if kind not in _DECODERS:
         raise InputError(f"unknown kind of record {kind!r}; the log is of another version of Themis.")
     try:
-        return float(time), _DECODERS[kind](out)
+        return float(time), _DECODERS[kind](line)
     except ThemisError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
@@ -281,13 +246,17 @@ def _write_failed(out: Fields, record: events.MachineFailed, rows: int) -> None:
         out["reason"] = record.reason
 
 
-def _agent_bid(d: Fields) -> events.AgentBid:
-    rows = tuple((tuple(gangs), span, kind, anchor, rho) for gangs, span, kind, anchor, rho in d.get("rows", ()))
-    return events.AgentBid(**{**d, "rows": rows})
+def _flat_decoder(kind: type[Any]) -> Callable[[Fields], Record]:
+    """A reader that checks each field's type and makes tuples of lists."""
+    names, convert = frozenset(["t", "kind", *(f.name for f in fields(kind))]), msgspec.convert
 
+    def read(d: Fields) -> Record:
+        if not names.issuperset(d):
+            raise ValueError(f"unknown field {min(d.keys() - names)}")
+        out: Record = convert(d, kind)
+        return out
 
-def _grant(d: Fields) -> Grant:
-    return Grant(**{**d, "gpus": tuple(d["gpus"])})
+    return read
 
 
 # ---- machines and apps: see ``themis.model.specs`` -------------------------------------------------------------------
@@ -314,7 +283,7 @@ def _read_app(d: Fields) -> AppSubmitted:
 
 
 _ENCODERS: Mapping[type[Any], tuple[str, Callable[[Fields, Any, int], None]]] = MappingProxyType(
-    {kind: (kind.__name__, _flat_encoder(kind)) for kind in _FLAT}
+    {kind: (name, _flat_encoder(kind)) for name, kind in _KINDS.items()}
     | {
         MachineJoined: ("MachineJoined", lambda out, record, rows: out.update(machine=to_fields(record.machine))),
         AppSubmitted: ("AppSubmitted", _write_app),
@@ -324,37 +293,6 @@ _ENCODERS: Mapping[type[Any], tuple[str, Callable[[Fields, Any, int], None]]] = 
     }
 )
 _DECODERS: Mapping[str, Callable[[Fields], Record]] = MappingProxyType(
-    {kind.__name__: (lambda d, kind=kind: kind(**d)) for kind in _FLAT}
-    | {
-        "Grant": _grant,
-        "AgentBid": _agent_bid,
-        "JobsOrdered": lambda d: events.JobsOrdered(app=d["app"], jobs=tuple(d["jobs"])),
-        "JournalRepaired": lambda d: events.JournalRepaired(
-            lost=d["lost"], attempts=tuple((job, attempt) for job, attempt in d["attempts"])
-        ),
-        "Quarantined": lambda d: events.Quarantined(
-            **{**d, "frames": tuple(d["frames"]), "skipped": tuple(d["skipped"])}
-        ),
-        "AccountingSet": lambda d: events.AccountingSet(
-            **{**d, "prices": tuple(map(tuple, d["prices"])), "groups": tuple(map(tuple, d["groups"]))}
-        ),
-        "QuotaSet": lambda d: events.QuotaSet(**{**d, "users": tuple(d["users"])}),
-        "GpusIntruded": lambda d: events.GpusIntruded(**{**d, "gpus": tuple(d["gpus"]), "pids": tuple(d["pids"])}),
-        "GpusWithheld": lambda d: events.GpusWithheld(
-            **{**d, "gpus": tuple(d["gpus"]), "pids": tuple(d.get("pids", ()))}
-        ),
-        "FairnessSet": lambda d: events.FairnessSet(
-            between=d["between"], groups=tuple((name, weight, tuple(users)) for name, weight, users in d["groups"])
-        ),
-        "AppFinished": lambda d: events.AppFinished(
-            **{**d, "needed": tuple((work, most) for work, most in d.get("needed", ()))}
-        ),
-        "ProfilesSet": lambda d: events.ProfilesSet(profiles=tuple(d["profiles"])),
-        "UserWeightsSet": lambda d: events.UserWeightsSet(
-            users=tuple((user, float(weight)) for user, weight in d["users"])
-        ),
-        "MachineJoined": lambda d: MachineJoined(machine=Machine(**d["machine"])),
-        "AppSubmitted": _read_app,
-        "Allocated": read_allocated,
-    }
+    {name: _flat_decoder(kind) for name, kind in _KINDS.items()}
+    | {"AppSubmitted": _read_app, "Allocated": read_allocated}
 )
