@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo simulate test test-all quick lint docs bench soak proto reproduce-themis reproduce-pollux reproduce-tuning reproduce-gavel reproduce-fidelity reproduce-forecast reproduce-curves \
+.PHONY: help demo simulate test test-all quick lint docs bench soak reproduce-themis reproduce-pollux reproduce-tuning reproduce-gavel reproduce-fidelity reproduce-forecast reproduce-curves \
 	reproduce-shockwave reproduce-fair-finish clean
 
 VENV := .venv
@@ -77,11 +77,6 @@ soak: $(VENV)/.torch ## SIMULATED=10000 histories of the service, then kill arbi
 	$(VENV)/bin/python benchmarks/bench_consoles.py --seconds 600
 	THEMIS_FOLDS=20 THEMIS_DAMAGES=200 $(PYTEST) tests/service/test_fold.py tests/service/test_damage.py
 	THEMIS_HOME_KILLS=$(HOME_KILLS) THEMIS_HOME_APPS=$(HOME_APPS) $(PYTEST) -k acknowledged tests/service/test_one_home.py
-
-proto: $(VENV)/.dev ## Compile the API's description again
-	cd src && ../$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. themis/client/themis.proto
-	@# Without the check that ties it to one protobuf; a test compares it with the description.
-	sed -i -e '/import runtime_version/d' -e '/^_runtime_version/,/^)/d' src/themis/client/themis_pb2.py
 
 reproduce-themis: $(VENV)/.installed ## The Themis paper's claims, measured: docs/reproduction/themis.md (hours)
 	$(BIN)/python reproduction/themis_nsdi20.py

@@ -2,9 +2,10 @@
 
     python benchmarks/bench_calls.py [--apps 1000] [--gpus 10000] [--calls 200] [--alone]
 
-A second process calls over HTTP and gRPC, one call after the other, all kinds in turn, so that each kind meets the same load of
-the machine. Meanwhile, unless ``--alone``, GPUs fall free ten times a second and the policy decides on them. The executor does
-nothing. Wall times depend on what else the machine does: compare them with ``info``, which does next to nothing, in the same run.
+A second process calls over HTTP, by plain connections and by the client, one call after the other, all kinds in turn, so that each
+kind meets the same load of the machine. Meanwhile, unless ``--alone``, GPUs fall free ten times a second and the policy decides on
+them. The executor does nothing. Wall times depend on what else the machine does: compare them with ``info``, which does next to
+nothing, in the same run.
 """
 
 from __future__ import annotations
@@ -25,11 +26,10 @@ from typing import Any
 import numpy as np
 
 from bench_service import ME, _let_go, app_request, arbiter, memory_mb
-from themis.client import themis_pb2 as pb
-from themis.client.as_json import as_dict
 from themis.client.client import Client
+from themis.schema import messages as schema
+from themis.schema.wire import as_dict
 from themis.service.api.access import Access
-from themis.service.api.grpc_server import serve
 from themis.service.api.http_server import serve_http
 from themis.service.api.methods import Api
 from themis.service.api.submission import submit
@@ -38,7 +38,7 @@ TOKEN = "token"
 Kinds = dict[str, Callable[[int], object]]
 
 
-def request(n: int, name: str) -> pb.SubmitRequest:
+def request(n: int, name: str) -> schema.SubmitRequest:
     made = app_request(n, 4, np.random.default_rng(n))
     made.name = f"{name}{n}"
     for job in made.jobs:
@@ -66,19 +66,19 @@ def kinds_http(port: int) -> Kinds:
     }
 
 
-def kinds_grpc(port: int) -> Kinds:
+def kinds_client(port: int) -> Kinds:
     client = Client(Path(tempfile.gettempdir()), address=f"127.0.0.1:{port}", token=TOKEN)
     return {
-        "info, gRPC": lambda n: client.info(),
-        "queue, gRPC": lambda n: client.queue(),
-        "show, gRPC": lambda n: client.show(n),
-        "submit, gRPC": lambda n: client.submit(request(n, "g")),
+        "info, client": lambda n: client.info(),
+        "queue, client": lambda n: client.queue(),
+        "show, client": lambda n: client.show(n),
+        "submit, client": lambda n: client.submit(request(n, "g")),
     }
 
 
-def caller(http_port: int, grpc_port: int, calls: int) -> None:
+def caller(port: int, calls: int) -> None:
     """Call each kind in turn; writes the seconds of each, and the CPU seconds of the service, as JSON."""
-    kinds = {**kinds_http(http_port), **kinds_grpc(grpc_port)}
+    kinds = {**kinds_http(port), **kinds_client(port)}
     out: dict[str, list[tuple[float, float]]] = {name: [] for name in kinds}
     for n in range(-5, calls):
         for name, call in kinds.items():
@@ -101,14 +101,13 @@ def measure(apps: int, gpus: int, calls: int, *, alone: bool) -> None:
             a.ask(lambda n=n: submit(a, request(n, "a"), ME))
         home = Path(tempfile.mkdtemp())
         api = Api(a, home, Access(home, TOKEN, "me"))
-        server, grpc_port = serve(api, "127.0.0.1", 0, 4 << 20)
         web = serve_http(api, "127.0.0.1", 0)
         end = threading.Event()
         churn = threading.Thread(target=_churn, args=(a, end), daemon=True)
         if not alone:
             churn.start()
         began_cpu, began, before = time.process_time(), time.perf_counter(), a.ask(lambda: a.state.round)
-        command = [sys.executable, __file__, "--call", str(web.port), str(grpc_port), "--calls", str(calls)]
+        command = [sys.executable, __file__, "--call", str(web.port), "--calls", str(calls)]
         found = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
         cpu, wall = time.process_time() - began_cpu, time.perf_counter() - began
         decisions = a.ask(lambda: a.state.round) - before
@@ -126,12 +125,11 @@ def measure(apps: int, gpus: int, calls: int, *, alone: bool) -> None:
         for name, rows in found.items():
             wall_ms, cpu_ms = 1000 * np.array(rows).T
             q, c = np.percentile(wall_ms, [50, 99, 100]), np.percentile(cpu_ms, [50, 99])
-            base = 1000 * np.median(np.array(found[f"info, {'gRPC' if 'gRPC' in name else 'HTTP'}"])[:, 0])
+            base = 1000 * np.median(np.array(found[f"info, {'client' if 'client' in name else 'HTTP'}"])[:, 0])
             cells = f"{q[0]:.1f} | {q[1]:.1f} | {q[2]:.0f} | {q[0] / base:.1f} | {c[0]:.1f} | {c[1]:.1f}"
             print(f"| {name} | {cells} |", flush=True)
         api.ending.set()
         web.close()
-        server.stop(0.5).wait()
 
 
 def _churn(a: Any, end: threading.Event) -> None:
@@ -146,10 +144,10 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, default=10_000)
     parser.add_argument("--calls", type=int, default=200)
     parser.add_argument("--alone", action="store_true", help="no decisions meanwhile")
-    parser.add_argument("--call", nargs=2, type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--call", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.call:
-        caller(*given.call, given.calls)
+        caller(given.call, given.calls)
     else:
         measure(given.apps, given.gpus, given.calls, alone=given.alone)
 

@@ -17,12 +17,12 @@ import time
 from pathlib import Path
 
 from bench_service import Nothing, memory_mb
-from themis.client import themis_pb2 as pb
 from themis.core.scheduler import Scheduler
 from themis.machines.engines.hosts import Host
 from themis.model.cluster import Machine
 from themis.model.events import JobReached
 from themis.policies.api import make_policy
+from themis.schema import messages as schema
 from themis.service.api.access import Caller
 from themis.service.api.submission import submit
 from themis.service.engine import state_snapshots
@@ -37,10 +37,10 @@ GAP_S = 60.0
 """Between two batches."""
 
 
-def request(n: int) -> pb.SubmitRequest:
-    program = pb.Program(argv=["python", "train.py", "--seed", str(n)], cwd="/home/me")
-    job = pb.Job(name="j0", gpus_min=2, gpus_max=2, regimes=[pb.Regime(steps=100.0)], program=program)
-    return pb.SubmitRequest(name=f"a{n}", user="me", jobs=[job])
+def request(n: int) -> schema.SubmitRequest:
+    program = schema.Program(argv=["python", "train.py", "--seed", str(n)], cwd="/home/me")
+    job = schema.Job(name="j0", gpus_min=2, gpus_max=2, regimes=[schema.Regime(steps=100.0)], program=program)
+    return schema.SubmitRequest(name=f"a{n}", user="me", jobs=[job])
 
 
 def turn(a: Arbiter) -> None:

@@ -26,7 +26,6 @@ from typing import Any
 
 import numpy as np
 
-from themis.client import themis_pb2 as pb
 from themis.machines.agent.channel import ChannelClosed, SocketChannel, connect
 from themis.machines.agent.identity import make_token
 from themis.machines.agent.joining import Wish, join
@@ -40,6 +39,7 @@ from themis.machines.engines.program import Program, Programs
 from themis.machines.engines.ray import RayExecutor, RaySettings
 from themis.model.cluster import Machine
 from themis.model.events import Grant, JobStarted, JobStopped, MachineJoined, Revoke
+from themis.schema import messages as schema
 from themis.service.api.submission import submit
 from themis.service.engine.arbiter import Arbiter
 from themis.service.engine.config import Config
@@ -214,16 +214,16 @@ def decide(folder: Path, apps: int, seconds: float, seed: int = 0) -> dict[str, 
     with arbiter(folder, 64, 8) as made:
         for a in range(apps):
             low = int(rng.choice([1, 2, 4, 8]))
-            request = pb.SubmitRequest(
+            request = schema.SubmitRequest(
                 name=f"a{a}",
                 user=f"u{a % 16}",
                 jobs=[
-                    pb.Job(
+                    schema.Job(
                         name=f"j{i}",
-                        regimes=[pb.Regime(steps=1e5)],
+                        regimes=[schema.Regime(steps=1e5)],
                         gpus_min=low,
                         gpus_max=low,
-                        program=pb.Program(argv=["x"], cwd="/"),
+                        program=schema.Program(argv=["x"], cwd="/"),
                     )
                     for i in range(int(rng.integers(1, 5)))
                 ],

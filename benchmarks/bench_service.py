@@ -2,7 +2,7 @@
 
     python benchmarks/bench_service.py [--apps 1000] [--agents 100] [--starts 40] [--limit 1200]
 
-But for the starts the executor does nothing, so that what is measured is the service: core, journal with its syncs, gRPC.
+But for the starts the executor does nothing, so that what is measured is the service: core, journal with its syncs, API.
 Wall times depend on what else the machine does, so compare them with each other; CPU seconds are of all threads. Ends at
 the latest after ``--limit`` seconds, and then says where every thread was.
 """
@@ -25,7 +25,6 @@ import numpy as np
 
 from themis import Agent
 from themis.cli.live_demo.demo_run import service
-from themis.client import themis_pb2 as pb
 from themis.client.client import Client, Unavailable
 from themis.core import take_snapshot as snapshots
 from themis.machines.engines.hosts import Host
@@ -34,8 +33,9 @@ from themis.model.cluster import Machine
 from themis.model.events import Command, Grant, JobStarted, JobStopped, Revoke
 from themis.model.workload import App
 from themis.policies.api import Workbench, make_policy
+from themis.schema import messages as schema
 from themis.service.api.access import Access, Caller
-from themis.service.api.grpc_server import serve
+from themis.service.api.http_server import serve_http
 from themis.service.api.methods import Api
 from themis.service.api.submission import submit
 from themis.service.engine.arbiter import Arbiter
@@ -107,17 +107,17 @@ def enter(a: Arbiter, n: int, rng: np.random.Generator) -> int:
     return int(a.ask(lambda: submit(a, request, ME)).app)
 
 
-def app_request(n: int, jobs: int, rng: np.random.Generator) -> pb.SubmitRequest:
-    program = pb.Program(argv=["true"], cwd="/")
-    return pb.SubmitRequest(
+def app_request(n: int, jobs: int, rng: np.random.Generator) -> schema.SubmitRequest:
+    program = schema.Program(argv=["true"], cwd="/")
+    return schema.SubmitRequest(
         name=f"a{n}",
         user="me",
         jobs=[
-            pb.Job(
+            schema.Job(
                 name=f"j{i}",
                 gpus_min=2,
                 gpus_max=2,
-                regimes=[pb.Regime(steps=float(rng.integers(1000, 9000)))],
+                regimes=[schema.Regime(steps=float(rng.integers(1000, 9000)))],
                 program=program,
             )
             for i in range(jobs)
@@ -326,10 +326,8 @@ def _wait(holds: Callable[[], bool], seconds: float) -> None:
 
 
 def agents(count: int) -> None:
-    """From GPUs falling free to leases, when so many agents are asked over gRPC; they answer in threads of this process."""
-    print(
-        f"\n{count} agents over gRPC, all asked in one round: ms from free GPUs to the decision (median and worst of 10)\n"
-    )
+    """From GPUs falling free to leases, when so many agents are asked over the API; they answer in threads of this process."""
+    print(f"\n{count} agents, all asked in one round: ms from free GPUs to the decision (median and worst of 10)\n")
     print("| agents | median | worst | bids | CPU s a round, agents included |")
     print("|---|---|---|---|---|")
     for attending in (0, count):
@@ -337,9 +335,9 @@ def agents(count: int) -> None:
         with arbiter(4, apart=True, policy="themis:f=0", agent_s=30.0, max_agents=count + 1) as a:
             home = Path(tempfile.mkdtemp())
             api = Api(a, home, Access(home, "token", "me"))
-            server, port = serve(api, "127.0.0.1", 0, 4 << 20)
+            server = serve_http(api, "127.0.0.1", 0)
             apps = [enter(a, n, rng) for n in range(count)]
-            client = Client(home, address=f"127.0.0.1:{port}", token="token")
+            client = Client(home, address=f"127.0.0.1:{server.port}", token="token")
             threads = [threading.Thread(target=_attend, args=(client, app), daemon=True) for app in apps[:attending]]
             for thread in threads:
                 thread.start()
@@ -361,7 +359,7 @@ def agents(count: int) -> None:
             print(f"| {attending} | {np.median(times):.0f} | {max(times):.0f} | {bids} | {spent:.2f} |", flush=True)
             # The agents end with the streams, before what they call through is closed.
             api.ending.set()
-            server.stop(0.5).wait()
+            server.close()
             client.timeout_s = 0.0
             for thread in threads:
                 thread.join(10)
@@ -383,7 +381,6 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=1200.0, help="seconds after which it gives up")
     given = parser.parse_args()
     faulthandler.dump_traceback_later(given.limit, exit=True)
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     decisions(given.apps)
     pauses(given.apps)
     submissions(given.apps)

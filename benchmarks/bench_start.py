@@ -79,7 +79,7 @@ def cpu_s(pid: int) -> float:
 @contextmanager
 def service(home: Path) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "themis", "up", "--data-dir", str(home), "--machines", MACHINES]
-    command += ["--set", "max_submissions=1000000", "--port", "0", "--http-port", "0"]
+    command += ["--set", "max_submissions=1000000", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
             yield process

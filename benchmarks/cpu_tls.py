@@ -32,9 +32,9 @@ def main() -> None:
                     time.sleep(0.1)
             clients = {tls: Client(home) for tls, home in homes.items()}
             ways: dict[str, Callable[[str], object]] = {
-                "gRPC, open channel": lambda tls: clients[tls].info(),
-                "gRPC, new channel": lambda tls: _over_grpc(homes[tls]),
-                "HTTP, new connection": lambda tls: _over_http(homes[tls]),
+                "client, open connection": lambda tls: clients[tls].info(),
+                "client, new connection": lambda tls: _by_client(homes[tls]),
+                "quick verb, new connection": lambda tls: _quickly(homes[tls]),
             }
             print("| call of `Info` | without TLS, ms | with TLS, ms | ratio |\n|---|---|---|---|")
             for name, way in ways.items():
@@ -55,19 +55,19 @@ def main() -> None:
 
 
 def _start(home: Path, tls: str) -> subprocess.Popen[bytes]:
-    options = ["--gpus", "1", "--port", "0", "--http-port", "0", "--set", f"tls={tls}"]
+    options = ["--gpus", "1", "--port", "0", "--set", f"tls={tls}"]
     if os.geteuid() == 0:
         options.append("--allow-root")
     words = [sys.executable, "-m", "themis", "up", "--data-dir", str(home), *options]
     return subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def _over_grpc(home: Path) -> None:
+def _by_client(home: Path) -> None:
     with Client(home) as client:
         client.info()
 
 
-def _over_http(home: Path) -> None:
+def _quickly(home: Path) -> None:
     with Service(home) as service:
         service.call("Info")
 

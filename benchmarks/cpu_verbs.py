@@ -39,7 +39,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="themis-") as folder:
         env = {**os.environ, "THEMIS_DATA_DIR": f"{folder}/data"}
         (Path(folder) / "job.yaml").write_text("name: hello\ncommand: 'true'\n")
-        up = ["-m", "themis.cli", "up", "--gpus", "8", "--port", "0", "--http-port", "0", "--allow-root"]
+        up = ["-m", "themis.cli", "up", "--gpus", "8", "--port", "0", "--allow-root"]
         with open(os.devnull, "w") as nothing:
             service = subprocess.Popen([sys.executable, *up], env=env, stdout=nothing, stderr=nothing)
         try:

@@ -26,7 +26,6 @@ import numpy as np
 
 from fidelity_logs import Costs, compared_decisions, costs
 from themis.cli.live_demo.demo_run import service
-from themis.client import themis_pb2 as pb
 from themis.client.client import OVER, Client
 from themis.client.submit_requests import to_request
 from themis.jobs import build, read_jobs
@@ -38,6 +37,7 @@ from themis.model.workload import LossCurve, Workload
 from themis.policies.api import make_policy
 from themis.report.metrics import metrics_of
 from themis.report.result import RunMetrics, scalar
+from themis.schema import messages as schema
 from themis.sim.runner import Simulation
 from themis.traces.profiles.models import DEFAULT_BOOK
 from themis.traces.profiles.presets import load_cluster
@@ -137,11 +137,11 @@ def run_live(
                 client.submit(_request(todo.pop(0).built))
             time.sleep(0.05 if todo else 0.3)
         with open(log, "w", encoding="utf-8") as file:
-            file.writelines(f"{record.json}\n" for record in client.events())
+            file.writelines(f"{record.line}\n" for record in client.events())
     return metrics_of(log)
 
 
-def _request(built: Built) -> pb.SubmitRequest:
+def _request(built: Built) -> schema.SubmitRequest:
     return to_request(built.spec, built)
 
 

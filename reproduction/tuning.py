@@ -184,7 +184,7 @@ def service(home: Path, address: str) -> Iterator[None]:
     """``themis up`` on it."""
     home.mkdir()
     command = [sys.executable, "-m", "themis.cli", "up", "--home", str(home), "--engine", "ray", "--address", address]
-    command += ["--port", "0", "--http-port", "-1", *(["--allow-root"] if os.geteuid() == 0 else [])]
+    command += ["--port", "0", *(["--allow-root"] if os.geteuid() == 0 else [])]
     for setting in (f"lease={LEASE_S}", "tick=5", "container=4", "single_trust=true", f"node_root={home}/nodes"):
         command += ["--set", setting]
     with open(home / "log", "wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as up:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import MISSING, fields
 from importlib import resources
+from pathlib import Path
 
 import typer
 import typer.main
@@ -36,6 +37,7 @@ from themis.report.numbers import FORMS, METRICS
 from themis.report.rho import STATISTICS
 from themis.report.rows import AppRow, JobTable
 from themis.report.users import UserRow
+from themis.schema.routes import ROUTES
 from themis.traces.formats import registered
 
 
@@ -126,7 +128,7 @@ def limits() -> str:
         [
             "# Limits\n",
             "Values beyond these are refused in one sentence that names the place, the value and the range, whichever way they "
-            "come: HTTP, gRPC, job files, settings, or machines. Numbers are finite; texts have no control characters.\n",
+            "come: HTTP, job files, settings, or machines. Numbers are finite; texts have no control characters.\n",
             _table(("name", "value", "limit"), rows),
             f"JSON and YAML have at most {DEEPEST} levels. A JSON body has at most {MOST_JSON_VALUES:,} values, a job file "
             f"{MOST_JOB_VALUES:,} in {MOST_DOCUMENTS} documents, another YAML file {MOST_VALUES:,}; a job file over the API has "
@@ -188,21 +190,26 @@ def columns() -> str:
 
 
 def api() -> str:
-    """Every method of the gRPC API with its messages, from ``themis.proto``."""
-    text = resources.files("themis.client").joinpath("themis.proto").read_text(encoding="utf-8")
-    head = "\n".join(line.removeprefix("//").strip() for line in text.partition("\nsyntax")[0].splitlines())
+    """Every call of the API, from the table of routes, and the fields of each message."""
     parts = [
-        "# gRPC and HTTP API\n",
-        head,
-        "\nOver HTTP, `/openapi.json` of a running service describes the pages.\n",
-        "## Methods\n",
+        "# API\n",
+        "HTTP on the port of the service. Every call but the public ones has the header `Authorization: Bearer TOKEN`, where "
+        "TOKEN is the content of the file `token` in the data directory, or a user's own. Errors are statuses with one sentence: "
+        '`{"error": "..."}`. `/openapi.json` of a running service describes all of it as OpenAPI 3.1.\n',
+        "## Calls\n",
     ]
-    for comment, name, request, stream, reply in re.findall(
-        r"((?:  //.*\n)+)  rpc (\w+)\((\w+)\) returns \((stream )?(\w+)\);", text
-    ):
-        about_it = " ".join(line.strip().removeprefix("//").strip() for line in comment.splitlines())
-        parts += [f"### {name}\n", f"`{name}({request}) returns {stream}{reply}`\n", f"{about_it}\n"]
-    return "\n".join([*parts, "## Messages\n", "```proto", text[text.index("\nmessage ") + 1 :].rstrip(), "```\n"])
+    for route in ROUTES:
+        stream = "a stream of " if route.stream else ""
+        reply = route.reply or route.media
+        part = f", its `{route.part}` alone" if route.part else ""
+        parts += [
+            f"### {route.name}\n",
+            f"`{route.method} {route.path}`: `{route.request}` -> {stream}`{reply}`{part}\n",
+        ]
+        parts += [f"{route.text}\n"]
+    source = Path(str(resources.files("themis.schema").joinpath("messages.py"))).read_text(encoding="utf-8")
+    shown = source[source.index("class Nothing(") : source.index("def what(")].rstrip()
+    return "\n".join([*parts, "## Messages\n", "```python", shown, "```\n"])
 
 
 PAGES = {

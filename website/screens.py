@@ -75,7 +75,7 @@ def _service(folder: Path) -> Iterator[Mapping[str, str]]:
     bin_ = Path(sys.executable).parent
     env = {**os.environ, "THEMIS_DATA_DIR": str(folder / "data"), "PATH": f"{bin_}:{os.environ['PATH']}"}
     env |= {"LANG": "C.UTF-8", "TERM": "xterm-256color"}
-    command = ["themis", "up", "--machines", "2x4", "--port", "0", "--http-port", "0", "--allow-root"]
+    command = ["themis", "up", "--machines", "2x4", "--port", "0", "--allow-root"]
     settings = ["--set", "retries=0", "--set", "lease=20s", "--set", "tick=5s", "--set", "single_trust=true"]
     with (folder / "up.log").open("w") as log:
         up = subprocess.Popen([*command, *settings], env=env, stdout=log, stderr=log)

@@ -13,9 +13,9 @@ import pytest
 
 from themis.cli import ask, main
 from themis.cli.table_columns import STEPS, expected_now, span, steps_columns, why_now
-from themis.client import themis_pb2 as pb
 from themis.errors import InputError
 from themis.report.sentences import delivered
+from themis.schema import messages as schema
 from themis.service.operations.service_settings import load
 from themis.train import Run
 
@@ -54,7 +54,7 @@ def test_why_gives_one_estimate_of_the_start(
 ) -> None:
     """Simulations expect GPUs at 09:00; that the start cannot be forecast would contradict it."""
     later = {**story(1267.0, 1044.0), "steps": [], "jct": None, "entitled": 0.0, "received": 0.0, "missing": {}}
-    reply = pb.WhyReply(code="all_leased", sentence="all 8 GPUs are leased.", json=json.dumps(later))
+    reply = schema.WhyReply(code="all_leased", sentence="all 8 GPUs are leased.", json=json.dumps(later))
 
     def printed() -> str:
         monkeypatch.setattr(ask, "connect", lambda home: nullcontext(SimpleNamespace(why=lambda app: reply)))
@@ -73,10 +73,10 @@ def test_why_gives_one_estimate_of_the_start(
 
 
 def test_the_only_app_is_not_ranked() -> None:
-    alone = pb.WhyReply(code="partly_running", sentence="it runs.", position=1, of=1, rho=1.35)
+    alone = schema.WhyReply(code="partly_running", sentence="it runs.", position=1, of=1, rho=1.35)
     assert why_now(alone)[1] == "It is the only app that wants GPUs."
     assert why_now(alone, verbose=True)[2] == "It is the only app that wants GPUs, 1.35x of fair share."
-    second = pb.WhyReply(code="all_leased", sentence="x.", position=2, of=3, rho=math.nan)
+    second = schema.WhyReply(code="all_leased", sentence="x.", position=2, of=3, rho=math.nan)
     assert why_now(second)[1].startswith("Position 2 of 3 apps that want GPUs (apps without GPUs first")
 
 

@@ -14,9 +14,9 @@ from themis.cli.account_verbs import HOURS, PAST
 from themis.cli.ask import summary
 from themis.cli.table_columns import ALL_APPS, ALL_JOBS, APPS, JOBS, SHARES, Columns, why_now
 from themis.cli.terminal_table import lines_of
-from themis.client import themis_pb2 as pb
-from themis.client.as_json import as_dict
 from themis.data_dir import default_home
+from themis.schema import messages as schema
+from themis.schema.wire import as_dict
 
 USAGE = {
     "user": "carol",
@@ -126,13 +126,13 @@ def test_fairness_is_shown_as_a_multiple_of_the_fair_share_with_verbose_only() -
 
 
 def test_why_begins_with_the_plain_sentence_and_has_figures_with_verbose() -> None:
-    found = pb.WhyReply(
+    found = schema.WhyReply(
         code="all_leased",
         sentence="all 8 GPUs are leased; the next lease ends in 40 s.",
         position=2,
         of=3,
         rho=1.25,
-        ahead=[pb.Ahead(app=1, name="a", user="bob", rho=2.5)],
+        ahead=[schema.Ahead(app=1, name="a", user="bob", rho=2.5)],
         weight=0.5,
         fair=0.5,
         between="users",
@@ -146,17 +146,17 @@ def test_why_begins_with_the_plain_sentence_and_has_figures_with_verbose() -> No
     assert verbose[1] == "Reason code: all_leased."
     assert verbose[2].endswith(", 1.25x of fair share.")
     assert "  ahead: app 1, a of bob, 2.50x of fair share" in verbose
-    assert why_now(pb.WhyReply(code="partly_running", sentence="x."))[0] == "running: x."
+    assert why_now(schema.WhyReply(code="partly_running", sentence="x."))[0] == "running: x."
 
 
 def test_show_begins_with_a_sentence_and_the_state_of_the_api() -> None:
-    app = as_dict(pb.App(id=1, name="a", user="bob", state="running", gpus=2, demand=4))
+    app = as_dict(schema.App(id=1, name="a", user="bob", state="running", gpus=2, demand=4))
     assert summary(app) == "App 1, a, of bob: running on 2 of 4 GPUs."
-    waiting = as_dict(pb.App(id=1, name="a", user="bob", state="waiting"))
+    waiting = as_dict(schema.App(id=1, name="a", user="bob", state="waiting"))
     assert summary(waiting, "all 8 GPUs are leased; the next lease ends in 40 s.") == (
         "App 1, a, of bob: waiting: all 8 GPUs are leased; the next lease ends in 40 s."
     )
-    failed = as_dict(pb.App(id=1, name="a", user="bob", state="failed", reason="job 0 failed 3 times"))
+    failed = as_dict(schema.App(id=1, name="a", user="bob", state="failed", reason="job 0 failed 3 times"))
     assert summary(failed) == "App 1, a, of bob: failed: job 0 failed 3 times."
 
 

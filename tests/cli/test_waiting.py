@@ -10,21 +10,21 @@ import pytest
 from themis.cli import waiting
 from themis.cli.table_columns import clock, why_now
 from themis.cli.waiting import EVERY_S, FIRST_S, Notifier, copy_logs, notified, state_of
-from themis.client import themis_pb2 as pb
 from themis.client.client import Client
+from themis.schema import messages as schema
 
 
-def row(state: str = "waiting", **more: Any) -> pb.App:
-    return pb.App(id=3, name="a", state=state, **more)
+def row(state: str = "waiting", **more: Any) -> schema.App:
+    return schema.App(id=3, name="a", state=state, **more)
 
 
 class Service:
     """A client whose answers the test gives."""
 
-    def __init__(self, shown: pb.ShowReply, logs: list[bytes]) -> None:
+    def __init__(self, shown: schema.ShowReply, logs: list[bytes]) -> None:
         self.shown, self.written = shown, logs
 
-    def show(self, app: object) -> pb.ShowReply:
+    def show(self, app: object) -> schema.ShowReply:
         return self.shown
 
     def logs(self, app: object, **which: object) -> Iterator[bytes]:
@@ -44,7 +44,7 @@ def test_messages_come_after_a_moment_then_on_changes_and_every_minute() -> None
     now, said = [0.0], list[str]()
     notifier = Notifier(said.append, lambda: now[0])
 
-    def look(at: float, app: pb.App) -> int:
+    def look(at: float, app: schema.App) -> int:
         now[0] = at
         notifier.update(app)
         return len(said)
@@ -64,17 +64,17 @@ def test_messages_come_after_a_moment_then_on_changes_and_every_minute() -> None
     [
         (
             "waiting",
-            pb.JobInfo(state="waiting"),
+            schema.JobInfo(state="waiting"),
             "Job 0 has not started. App 3, a, waits for GPUs; see `themis why 3`.",
         ),
-        ("cancelled", pb.JobInfo(state="ended"), "Job 0 of app 3, a, ended before it started."),
-        ("running", pb.JobInfo(state="running", attempt=1), ""),
+        ("cancelled", schema.JobInfo(state="ended"), "Job 0 of app 3, a, ended before it started."),
+        ("running", schema.JobInfo(state="running", attempt=1), ""),
     ],
 )
 def test_logs_of_a_job_that_has_not_started_say_so_on_stderr(
-    capfd: pytest.CaptureFixture[str], state: str, job: pb.JobInfo, expected: str
+    capfd: pytest.CaptureFixture[str], state: str, job: schema.JobInfo, expected: str
 ) -> None:
-    service = cast(Client, Service(pb.ShowReply(app=row(state), jobs=[job]), [b"from the job\n"]))
+    service = cast(Client, Service(schema.ShowReply(app=row(state), jobs=[job]), [b"from the job\n"]))
     copy_logs(service, 3)
     said = capfd.readouterr()
     assert (said.out, said.err.replace("\n", "")) == ("from the job\n", expected)
@@ -91,7 +91,7 @@ def test_only_a_terminal_gets_messages(monkeypatch: pytest.MonkeyPatch, terminal
     monkeypatch.setattr(waiting, "FIRST_S", 0.0)
     monkeypatch.setattr(waiting, "_on_terminal", lambda: terminal)
     monkeypatch.setattr(Notifier.__init__, "__defaults__", (lambda s: (said.append(s), spoken.set()), lambda: 0.0))
-    with notified(cast(Client, Service(pb.ShowReply(app=row()), [])), 3):
+    with notified(cast(Client, Service(schema.ShowReply(app=row()), [])), 3):
         spoken.wait(5.0 if terminal else 0.1)
     assert said == ["App 3, a, waits for GPUs; see `themis why 3`."] * terminal
 
@@ -100,7 +100,7 @@ def test_only_a_terminal_gets_messages(monkeypatch: pytest.MonkeyPatch, terminal
     ("latest", "between"), [(1000.4, ""), (1002.0, f", between {clock(1000.0)} and {clock(1002.0)}")]
 )
 def test_why_tells_a_range_only_where_there_is_one(latest: float, between: str) -> None:
-    found = pb.WhyReply(
+    found = schema.WhyReply(
         code="all_leased", sentence="", simulations=9, start_earliest=1000.0, start_median=1000.2, start_latest=latest
     )
     assert why_now(found)[-1] == f"Next GPUs expected at {clock(1000.0)}{between} (9 simulations without new arrivals)."

@@ -13,9 +13,9 @@ import pytest
 from daemon import daemon
 
 from processes import PATIENCE_S, wait_until
-from themis.client import themis_pb2 as pb
 from themis.client.adapters.object_reference import reference
 from themis.errors import InputError
+from themis.schema import messages as schema
 
 optuna = pytest.importorskip("optuna", reason="Optuna is not installed; pip install 'themis-scheduler[optuna]'")
 from themis.client.adapters.optuna import optimize, submit  # noqa: E402
@@ -29,13 +29,13 @@ class Desk:
     """A client that only takes submissions."""
 
     def __init__(self) -> None:
-        self.requests: list[pb.SubmitRequest] = []
+        self.requests: list[schema.SubmitRequest] = []
 
-    def submit(self, request: pb.SubmitRequest) -> pb.SubmitReply:
+    def submit(self, request: schema.SubmitRequest) -> schema.SubmitReply:
         self.requests.append(request)
         if request.jobs[0].gpus_min > 8:
             raise InputError("too many")
-        return pb.SubmitReply(app=0, name=request.name)
+        return schema.SubmitReply(app=0, name=request.name)
 
 
 def study(where: Path | None, **more: Any) -> Any:

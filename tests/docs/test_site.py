@@ -49,11 +49,11 @@ def test_the_reference_has_every_verb_policy_and_format(site: Path) -> None:
 
 
 def test_the_reference_of_the_api_has_every_method(site: Path) -> None:
-    from themis.client.grpc_channel import METHODS
+    from themis.schema.routes import CALLS
 
     html = (site / "reference" / "api.html").read_text(encoding="utf-8")
-    assert set(METHODS) <= set(re.findall(r'<h3 id="\w+">(\w+)', html))
-    assert "Submit an app. It is in the journal before the answer" in html
+    assert set(CALLS) <= set(re.findall(r'<h3 id="\w+">(\w+)', html))
+    assert "Submit an app. It is in the journal before the reply" in html
 
 
 def test_a_page_of_the_api_shows_docstrings_as_lists(site: Path) -> None:

@@ -21,7 +21,7 @@ from themis.cli import main
 PAGE = (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text(encoding="utf-8")
 PATIENCE_S = 150.0
 FASTER = {
-    "lease=10s --set tick=5s": "lease=4s --set tick=2s --port 0 --http-port -1",
+    "lease=10s --set tick=5s": "lease=4s --set tick=2s --port 0",
     "python train.py --steps 150": "python train.py --steps 30",
     "-- python train.py": "-- python train.py --steps 30",
     "--seeds 0-2": "--seeds 0-1",

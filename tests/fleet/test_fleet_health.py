@@ -15,9 +15,9 @@ from test_ray_life import finish, node, start
 
 from fleetmachines import Machines, machines
 from processes import PATIENCE_S, wait_until
-from themis.client import themis_pb2 as pb
 from themis.errors import InputError
 from themis.machines.agent.health import FAULTS
+from themis.schema import messages as schema
 
 pytestmark = pytest.mark.slow
 FLEET = ("--engine", "fleet", "--listen", "127.0.0.1:0")
@@ -35,7 +35,7 @@ def fleet(service: Daemon, tmp_path: Path) -> Iterator[Machines]:
         yield found
 
 
-def row(service: Daemon, name: str) -> pb.Node:
+def row(service: Daemon, name: str) -> schema.Node:
     with service.client() as client:
         return next(n for n in client.nodes() if n.name == name)
 

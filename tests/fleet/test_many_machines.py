@@ -22,7 +22,7 @@ from themis.trust.authority.ca import Authority
 from themis.trust.authority.contexts import client_context
 
 COUNT = 200
-HEAVY = ("numpy", "scipy", "pydantic", "grpc", "typer", "rich", "cryptography", "yaml")
+HEAVY = ("numpy", "scipy", "pydantic", "httpx", "typer", "rich", "cryptography", "yaml")
 
 
 def line_of(message: Message) -> bytes:

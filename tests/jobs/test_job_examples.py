@@ -56,7 +56,7 @@ def test_every_example_ends_on_eight_virtual_gpus_as_its_head_says(
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     paths = [path for path in PATHS if path.stem != "anywhere" or importlib.util.find_spec("torch")]
-    faster = {"lease": "4s", "tick": "1s", "container": "0.2s", "backoff": "0.5s", "port": 0, "http_port": -1}
+    faster = {"lease": "4s", "tick": "1s", "container": "0.2s", "backoff": "0.5s", "port": 0}
     config = load(EXAMPLES / "eight-gpus.yaml", {**faster, "allow_root": os.geteuid() == 0, "single_trust": True})
     home = tmp_path / "home"
     home.mkdir()

@@ -139,7 +139,7 @@ class Service:
 def service(installed: Installed) -> Iterator[Service]:
     """With two virtual GPUs."""
     root = ["--allow-root"] if os.geteuid() == 0 else []
-    words = ["up", "--gpus", "2", "--port", "0", "--http-port", "0", "--set", "lease=2", "--set", "tick=1", *root]
+    words = ["up", "--gpus", "2", "--port", "0", "--set", "lease=2", "--set", "tick=1", *root]
     with (installed.folder / "up.log").open("wb") as log:
         command = [str(installed.venv / "bin" / "themis"), *words]
         address = str(installed.venv.parent / "notify")

@@ -61,8 +61,6 @@ class Daemon:
                     str(self.home),
                     "--port",
                     "0",
-                    "--http-port",
-                    "0",
                     *self.options,
                     *settings,
                     *root,

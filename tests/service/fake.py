@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from themis.client import themis_pb2 as pb
 from themis.machines.engines.hosts import Host
 from themis.machines.engines.program import Programs
 from themis.model.cluster import Machine
 from themis.model.events import Command, Event, Grant, JobReached, JobStarted, JobStopped, MachineReturned, Revoke
 from themis.model.speed import ProfileBook
 from themis.model.workload import App
+from themis.schema import messages as schema
 from themis.service.engine.arbiter import IDLE_S, Arbiter
 from themis.service.engine.config import Config
 from themis.service.engine.journal import Journal
@@ -200,12 +200,14 @@ def request(
     name: str = "a", *, gpus: tuple[int, int] = (1, 1), steps: float = 100.0, jobs: int = 1, **more: Any
 ) -> Any:
     """A submission of jobs that would sleep."""
-    program = pb.Program(argv=["sleep", "1"], cwd="/tmp")
-    return pb.SubmitRequest(
+    program = schema.Program(argv=["sleep", "1"], cwd="/tmp")
+    return schema.SubmitRequest(
         name=name,
         **{"user": "u", "key": "", **more},
         jobs=[
-            pb.Job(name=f"j{i}", regimes=[pb.Regime(steps=steps)], gpus_min=gpus[0], gpus_max=gpus[1], program=program)
+            schema.Job(
+                name=f"j{i}", regimes=[schema.Regime(steps=steps)], gpus_min=gpus[0], gpus_max=gpus[1], program=program
+            )
             for i in range(jobs)
         ],
     )

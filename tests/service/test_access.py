@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 
-import grpc
 import pytest
 from fake import request, world
 
 from processes import PATIENCE_S
 from themis.cli import main
-from themis.client import themis_pb2 as pb
 from themis.client.client import Client, user_name
-from themis.client.grpc_channel import METHODS
 from themis.client.home import log_in, read_token
 from themis.errors import InputError, UnknownName
 from themis.machines.engines.local import LocalExecutor
+from themis.schema.routes import ANYONE, CALLS
 from themis.service.api.access import Access, Caller, Forbidden
-from themis.service.api.grpc_server import PUBLIC
 from themis.service.api.submission import _signed, submit
 from themis.service.engine.config import Config
 from themis.service.operations.rights import let_pass
@@ -136,7 +135,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     config = Config(
         gpus=2,
         port=0,
-        http_port=0,
         lease_s=2,
         tick_s=1,
         container_s=0.2,
@@ -160,7 +158,7 @@ def owner(service: Service) -> Iterator[Client]:
 
 @pytest.fixture
 def bob(service: Service, owner: Client, tmp_path: Path) -> Iterator[Client]:
-    log_in(tmp_path / "bob", service.endpoint.grpc, owner.add_user("bob"))
+    log_in(tmp_path / "bob", service.endpoint.address, owner.add_user("bob"))
     with Client(tmp_path / "bob") as client:
         yield client
 
@@ -247,16 +245,16 @@ def test_a_removed_user_is_refused_at_once_on_both_ports(service: Service, owner
 
 
 @pytest.mark.slow
-def test_no_method_but_the_sign_in_answers_without_a_token(service: Service) -> None:
-    assert set(PUBLIC) == {"SignIn"}
-    with grpc.insecure_channel(service.endpoint.grpc) as channel:
-        for method in [method for name, method in METHODS.items() if name not in PUBLIC]:
-            make = channel.unary_stream if method.stream else channel.unary_unary
-            call = make(method.path, lambda message: message.SerializeToString(), method.read_reply)
-            metadata = (("authorization", "Bearer nothing"),)
-            with pytest.raises(grpc.RpcError) as refused:
-                list(call(pb.AppRef(), metadata=metadata))
-            assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED, method.name
+def test_no_route_but_the_public_ones_answers_without_a_token(service: Service) -> None:
+    public = {name for name, route in CALLS.items() if route.rights == ANYONE}
+    assert public == {"SignIn", "Health", "Ready", "OpenApi"}
+    host = service.endpoint.address
+    for name in CALLS.keys() - public:
+        route = CALLS[name]
+        for headers in ({}, {"Authorization": "Bearer nothing"}):
+            with closing(http.client.HTTPConnection(host, timeout=PATIENCE_S)) as connection:
+                connection.request(route.method, route.filled(dict.fromkeys(route.inside, "0")), headers=headers)
+                assert connection.getresponse().status == 401, name
 
 
 @pytest.mark.slow
@@ -274,9 +272,9 @@ def test_users_are_added_listed_and_log_in_by_command(
     assert themis("user", "add", "eve", "--home", home) == 0
     said = capfd.readouterr()
     token = said.out.strip()
-    assert f"themis login {service.endpoint.grpc}" in " ".join(said.err.split())
+    assert f"themis login {service.endpoint.address}" in " ".join(said.err.split())
     monkeypatch.setattr("sys.stdin", StringIO(token + "\n"))
-    assert themis("login", service.endpoint.grpc, "--home", str(tmp_path / "eve")) == 0
+    assert themis("login", service.endpoint.address, "--home", str(tmp_path / "eve")) == 0
     assert capfd.readouterr().out.startswith("You are eve")
     assert (tmp_path / "eve" / "token").stat().st_mode & 0o777 == 0o600
     assert themis("queue", "--home", str(tmp_path / "eve"), "-o", "json") == 0
@@ -289,7 +287,7 @@ def test_users_are_added_listed_and_log_in_by_command(
     assert "Did you mean 'eve'" in capfd.readouterr().err
     assert themis("user", "remove", "eve", "--home", home) == 0
     monkeypatch.setattr("sys.stdin", StringIO(token + "\n"))
-    assert themis("login", service.endpoint.grpc, "--home", str(tmp_path / "eve2")) == 2
+    assert themis("login", service.endpoint.address, "--home", str(tmp_path / "eve2")) == 2
     assert not (tmp_path / "eve2").exists()
     monkeypatch.setattr("sys.stdin", StringIO("\n"))
-    assert themis("login", service.endpoint.grpc, "--home", home) == 2
+    assert themis("login", service.endpoint.address, "--home", home) == 2

@@ -18,11 +18,11 @@ from test_arbiter import enter
 from audit import near
 from processes import PATIENCE_S
 from themis.cli import main
-from themis.client import themis_pb2 as pb
 from themis.client.client import Client
 from themis.errors import InputError
 from themis.machines.engines.hosts import Host
 from themis.model.cluster import Machine
+from themis.schema import messages as schema
 from themis.service.api import accounts
 from themis.service.engine import state_snapshots
 from themis.service.engine.books import Books
@@ -37,7 +37,7 @@ DAY = 86400.0
 
 def used(w: World, *by: str, **more: object) -> dict[tuple[str, ...], float]:
     """GPU hours by these names."""
-    request = pb.UsageRequest(by=by, **more)  # type: ignore[arg-type]
+    request = schema.UsageRequest(by=by, **more)  # type: ignore[arg-type]
     rows = w.ask(lambda a: accounts.usage(a, request)).users
     return {tuple(getattr(row, name) for name in by): row.gpu_hours for row in rows}
 
@@ -55,7 +55,7 @@ def test_gpu_hours_are_added_up_by_day_user_group_and_type(tmp_path: Path) -> No
         assert near(both["u",], sum(used(w, "day").values()))
         only = used(w, "day", since=DAY + 5.0, until=DAY + 5.0)
         assert list(only) == [("1970-01-02",)]
-        row = w.ask(lambda a: accounts.usage(a, pb.UsageRequest())).users[0]
+        row = w.ask(lambda a: accounts.usage(a, schema.UsageRequest())).users[0]
         assert (row.apps, row.completed) == (1, 1)
         with pytest.raises(InputError, match=r"unknown by 'days'\. Did you mean 'day'\?"):
             used(w, "days")
@@ -69,20 +69,20 @@ def test_what_retention_drops_leaves_the_accounts(tmp_path: Path, monkeypatch: p
         w.turn(20.0)
         w.finish(0, 1e6)
         before = w.ask(
-            lambda a: (accounts.usage(a, pb.UsageRequest(by=["day"])), accounts.history(a, pb.HistoryRequest()))
+            lambda a: (accounts.usage(a, schema.UsageRequest(by=["day"])), accounts.history(a, schema.HistoryRequest()))
         )
         for _ in range(5):
             w.turn(30.0)
             w.ask(lambda a: a.engine.feed(a.config.fairness(), a.instant))
         assert any(kind == "Compacted" for kind in kinds(w.arbiter.journal))
         after = w.ask(
-            lambda a: (accounts.usage(a, pb.UsageRequest(by=["day"])), accounts.history(a, pb.HistoryRequest()))
+            lambda a: (accounts.usage(a, schema.UsageRequest(by=["day"])), accounts.history(a, schema.HistoryRequest()))
         )
         assert after == before
         assert after[0].users[0].cost == pytest.approx(20 * 3.6 / 3600, rel=1e-3)
         assert (after[1].apps[0].currency, after[1].apps[0].attempts[0].cause) == ("EUR", "finished")
     with world(tmp_path, 2, clock=clock, journal_keep_s=50.0, prices={"*": 3.6}, currency="EUR") as w:
-        assert w.ask(lambda a: accounts.usage(a, pb.UsageRequest(by=["day"]))) == before[0]
+        assert w.ask(lambda a: accounts.usage(a, schema.UsageRequest(by=["day"]))) == before[0]
 
 
 def kinds(journal: Journal) -> list[str]:
@@ -141,7 +141,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     config = Config(
         gpus=2,
         port=0,
-        http_port=-1,
         gather_s=0.0,
         retries=0,
         policy="fifo",

@@ -10,16 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
 from processes import PATIENCE_S
 from themis import Agent
-from themis.client import themis_pb2 as pb
 from themis.client.agent import Bid, Offer, Row
 from themis.client.client import Client
-from themis.client.grpc_channel import METHODS, to_bytes
 from themis.errors import InputError
+from themis.schema import messages as schema
 from themis.service.engine.config import Config
 from themis.service.operations.up import Service, running
 
@@ -51,7 +49,7 @@ QUICK = {
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     home = tmp_path_factory.mktemp("home")
-    known: dict[str, Any] = {"gpus": 2, "port": 0, "http_port": -1, "allow_root": os.geteuid() == 0, "validate": True}
+    known: dict[str, Any] = {"gpus": 2, "port": 0, "allow_root": os.geteuid() == 0, "validate": True}
     config = Config(policy="themis", agent_s=1.0, **known, **QUICK)
     with running(home, config) as up:
         yield up
@@ -66,16 +64,16 @@ def client(service: Service) -> Iterator[Client]:
 def sweep(client: Client, *seconds: float) -> int:
     """An app of jobs that sleep so long."""
     jobs = [
-        pb.Job(
+        schema.Job(
             name=f"j{i}",
             gpus_min=1,
             gpus_max=1,
-            regimes=[pb.Regime(steps=s)],
-            program=pb.Program(argv=["sleep", str(s)], cwd="/tmp"),
+            regimes=[schema.Regime(steps=s)],
+            program=schema.Program(argv=["sleep", str(s)], cwd="/tmp"),
         )
         for i, s in enumerate(seconds)
     ]
-    return client.submit(pb.SubmitRequest(name="sweep", jobs=jobs)).app
+    return client.submit(schema.SubmitRequest(name="sweep", jobs=jobs)).app
 
 
 def full(client: Client) -> int:
@@ -126,7 +124,7 @@ def test_the_example_runs_its_shortest_job_first(client: Client) -> None:
 @slow
 def test_an_agent_that_answers_nothing_right_delays_only_itself(client: Client) -> None:
     class Wrong(Agent):
-        def rho(self, probe: pb.Probe) -> float:
+        def rho(self, probe: schema.Probe) -> float:
             return float("nan")
 
         def bid(self, offer: Offer) -> Bid:
@@ -152,19 +150,17 @@ def test_agents_of_apps_that_are_over_or_unknown_are_refused(client: Client) -> 
     with pytest.raises(InputError, match="unknown app"):
         Agent(client, "nothing").run()
     with pytest.raises(InputError, match="no agent is connected"):
-        client.call("Bid", pb.BidRequest(app=str(app), round=1))
+        client.call("Bid", schema.BidRequest(app=str(app), round=1))
 
 
 @slow
 def test_an_agent_that_hangs_up_frees_its_place(service: Service, client: Client) -> None:
     blocker = full(client)
     app = sweep(client, 0.1)
-    method = METHODS["Attend"]
-    with grpc.insecure_channel(client.address) as channel:
-        call: Any = channel.unary_stream(method.path, to_bytes, method.read_reply)
-        stream = call(pb.AppRef(app=str(app)), metadata=client._metadata)
-        assert next(iter(stream)).welcome.app == app
-        assert service.arbiter.agents.present([app]) == [app]
+    stream = client.stream("Attend", schema.AppRef(app=str(app)))
+    assert next(stream).welcome.app == app
+    assert service.arbiter.agents.present([app]) == [app]
+    stream.close()  # type: ignore[attr-defined]
     wait(lambda: service.arbiter.agents.present([app]) == [])
     client.cancel(blocker)
     client.cancel(app)

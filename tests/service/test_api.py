@@ -11,23 +11,24 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 
-import grpc
 import pytest
 import yaml
 
 from processes import PATIENCE_S, wait_until
 from themis.cli import main
-from themis.client import themis_pb2 as pb
 from themis.client.client import Client, Unavailable, user_name
 from themis.client.command import name_of
-from themis.client.grpc_channel import METHODS
 from themis.client.home import make_token, read_token
 from themis.client.submit_requests import read_requests
 from themis.errors import InputError, UnknownName
 from themis.machines.agent.gpus import gpu_type
+from themis.schema import messages as schema
+from themis.schema.routes import CALLS, ROUTES
+from themis.schema.wire import kind, models_in
+from themis.service.api.methods import Api
+from themis.service.api.pages import HANDLERS
 from themis.service.engine.config import Config
 from themis.service.engine.machine_changes import find_hosts
 from themis.service.operations.doctor import examine
@@ -41,37 +42,25 @@ ROOT = os.geteuid() == 0
 # ---- the description ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(importlib.util.find_spec("grpc_tools") is None, reason="grpcio-tools is not installed")
-def test_the_compiled_description_is_that_of_the_proto_file(tmp_path: Path) -> None:
-    out = tmp_path / "set.bin"
-    command = [
-        "-m",
-        "grpc_tools.protoc",
-        "-I",
-        str(SOURCE),
-        f"--descriptor_set_out={out}",
-        "themis/client/themis.proto",
-    ]
-    subprocess.run([sys.executable, *command], check=True, cwd=SOURCE)
-    from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
-
-    mine = FileDescriptorProto.FromString(pb.DESCRIPTOR.serialized_pb)
-    theirs = FileDescriptorSet.FromString(out.read_bytes()).file[0]
-    for message in theirs.message_type:
-        # protoc spells names for JSON out in a set, not in the code it makes.
-        for field in (*message.field, *(f for inner in message.nested_type for f in inner.field)):
-            field.ClearField("json_name")
-    assert mine == theirs, "run make proto"
+def test_every_call_is_served_and_its_messages_are_there() -> None:
+    for name, route in CALLS.items():
+        assert name in HANDLERS or route.upload or callable(getattr(Api, name, None)), name
+        assert set(route.inside) <= kind(route.request).model_fields.keys(), name
+        assert not route.reply or kind(route.reply), name
+        assert not route.part or route.part in kind(route.reply).model_fields, name
+        assert route.text.endswith("."), name
 
 
-def test_every_method_is_served_and_every_message_is_documented_by_its_package() -> None:
-    from themis.service.api.methods import Api
-
-    assert all(callable(getattr(Api, name, None)) for name in METHODS)
-    assert pb.DESCRIPTOR.package == "themis.v1"
-    lines = [line.strip() for line in (SOURCE / "themis/client/themis.proto").read_text().splitlines()]
-    bare = [line for before, line in pairwise(lines) if line.startswith("rpc ") and not before.startswith("//")]
-    assert bare == [], "whoever writes a client in another language reads this file"
+def test_every_message_is_of_a_call() -> None:
+    used = {schema.Message, schema.Request}
+    for route in ROUTES:
+        left = [kind(name) for name in (route.request, route.reply) if name]
+        while left:
+            model = left.pop()
+            if model not in used:
+                used.add(model)
+                left += [inner for field in model.model_fields.values() for inner in models_in(field.annotation)]
+    assert {*schema.Message.__subclasses__(), *schema.Request.__subclasses__()} <= used
 
 
 # ---- a service ---------------------------------------------------------------------------------------------------------
@@ -85,7 +74,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     config = Config(
         gpus=2,
         port=0,
-        http_port=0,
         lease_s=2,
         tick_s=1,
         container_s=0.2,
@@ -125,7 +113,7 @@ def test_a_command_runs_is_followed_and_leaves_its_record(client: Client, tmp_pa
     kinds = [record.kind for record in client.events()]
     assert kinds[0] == "Header"
     assert {"AppSubmitted", "Grant", "JobReached", "AppFinished"} <= set(kinds)
-    assert json.loads(client.why(made.app).json)["app"] == made.name
+    assert json.loads(client.why(made.app).story)["app"] == made.name
     assert next(u for u in client.usage() if u.apps).gpu_hours > 0
 
 
@@ -162,7 +150,7 @@ def test_an_app_that_is_cancelled_while_it_starts_gives_its_gpus_back(client: Cl
 
 
 def _lines(client: Client) -> str:
-    return "\n".join(record.json for record in client.events())
+    return "\n".join(record.line for record in client.events())
 
 
 @slow
@@ -172,7 +160,7 @@ def test_lists_may_be_of_one_user(client: Client) -> None:
     wait_until(lambda: f'"JobStarted","job":{job},' in _lines(client), "the job has started")
     assert [node.name for node in client.nodes(user_name())] == [client.nodes()[0].name]
     assert client.nodes("someone") == []
-    records = [json.loads(record.json) for record in client.events(user=user_name())]
+    records = [record.record for record in client.events(user=user_name())]
     assert {r["app"]["user"] for r in records if r["kind"] == "AppSubmitted"} == {user_name()}
     granted = {r["app"] for r in records if r["kind"] == "Grant"}
     assert mine in granted
@@ -188,12 +176,7 @@ def test_lists_may_be_of_one_user(client: Client) -> None:
 def test_calls_without_the_token_are_refused(service: Service, client: Client) -> None:
     with Client(client.home, token="wrong") as other, pytest.raises(InputError, match="has no valid token"):
         other.info()
-    channel = grpc.insecure_channel(service.endpoint.grpc)
-    call = channel.unary_unary(METHODS["Submit"].path, lambda m: m.SerializeToString(), METHODS["Submit"].read_reply)
-    with pytest.raises(grpc.RpcError) as refused:
-        call(pb.SubmitRequest(name="a", user="u"))
-    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
-    channel.close()
+    assert get(service, "/v1/apps")[0] == 401
 
 
 @slow
@@ -203,14 +186,14 @@ def test_wrong_calls_get_one_sentence(client: Client) -> None:
     with pytest.raises(InputError, match="unknown node 'm9'"):
         client.drain("m9")
     with pytest.raises(InputError, match="has no jobs"):
-        client.submit(pb.SubmitRequest(name="a"))
+        client.submit(schema.SubmitRequest(name="a"))
     with pytest.raises(InputError, match="hours is 0"):
         client.run(["true"], hours=0.0)
 
 
 @slow
 def test_messages_are_bounded(client: Client) -> None:
-    with pytest.raises(InputError, match="larger than max"):
+    with pytest.raises(InputError, match="the body has more than"):
         client.run(["true"], env={"BIG": "x" * 200_000})
 
 
@@ -320,7 +303,7 @@ def test_the_story_of_a_job_that_wants_to_be_run_again_tells_of_no_failure(
 ) -> None:
     app = client.run(["sh", "-c", "exit 75"]).app
     wait_until(lambda: bool(client.show(app).jobs[0].attempts), "its attempt has ended")
-    story = json.loads(client.why(app).json)
+    story = json.loads(client.why(app).story)
     assert {cause for step in story["steps"] for cause in step["causes"]} == {"own"}
     monkeypatch.setenv("THEMIS_HOME", str(home))
     assert themis("why", "--verbose", str(app)) == 0
@@ -348,7 +331,7 @@ def test_curve_stopping_goes_by_the_losses_that_real_trials_report(client: Clien
     )
     (made,) = client.submit_all(read_requests(file, ""))
     assert client.wait(made.app, timeout_s=PATIENCE_S).state == "completed"
-    records = [json.loads(record.json) for record in client.events()]
+    records = [record.record for record in client.events()]
     good, poor = (job.id for job in client.show(made.app).jobs)
     for job, floor in ((good, 0.1), (poor, 2.0)):
         told = [r for r in records if r["kind"] == "LossReported" and r["job"] == job]

@@ -15,7 +15,6 @@ from fake import World, request, world
 
 from audit import as_written
 from themis.cli import main
-from themis.client import themis_pb2 as pb
 from themis.core.scheduler import Scheduler
 from themis.errors import InputError, NotSolved, UnknownName
 from themis.machines.agent.channel import LONGEST
@@ -40,6 +39,7 @@ from themis.model.events import (
 from themis.model.settings import Settings
 from themis.model.units import Locality
 from themis.policies.api import make_policy
+from themis.schema import messages as schema
 from themis.service.api import views
 from themis.service.api.submission import Limit, _free_name, submit
 from themis.service.engine.arbiter import Arbiter
@@ -220,7 +220,7 @@ def test_a_held_app_gives_its_gpus_back_until_it_is_resumed(tmp_path: Path) -> N
         assert w.held() == {0: (0,)}
         w.ask(lambda a: a.hold(0))
         assert w.held() == {1: (0,)}
-        assert w.ask(lambda a: views.apps(a, views.pb.AppsRequest())).apps[0].state == "held"
+        assert w.ask(lambda a: views.apps(a, views.schema.AppsRequest())).apps[0].state == "held"
         w.finish(1)
         w.turn(10.0)
         assert w.held() == {}
@@ -263,12 +263,14 @@ def test_shares_tell_what_apps_had_beside_what_their_own_part_would_have_given(t
 
 
 def test_jobs_that_ended_early_are_done_as_far_as_progress_goes(tmp_path: Path) -> None:
-    rungs = pb.Brackets(brackets=[pb.Bracket(rungs=[pb.Rung(jobs=2, steps=10.0), pb.Rung(jobs=1, steps=90.0)])])
+    rungs = schema.Brackets(
+        brackets=[schema.Bracket(rungs=[schema.Rung(jobs=2, steps=10.0), schema.Rung(jobs=1, steps=90.0)])]
+    )
     with world(tmp_path, 2) as w:
         enter(w, jobs=2, brackets=rungs)
         for job in (0, 1):
             w.finish(job, steps=10.0)
-        row = w.ask(lambda a: views.apps(a, views.pb.AppsRequest())).apps[0]
+        row = w.ask(lambda a: views.apps(a, views.schema.AppsRequest())).apps[0]
         assert (row.jobs_ended, row.progress) == (1, pytest.approx(0.5, abs=0.01)), "the other one begins its next rung"
 
 
@@ -282,7 +284,7 @@ def test_an_app_that_was_given_up_shows_what_it_did_and_which_jobs_are_done(tmp_
             w.ask(lambda a: a.cancel(0))
         else:
             w.say(replace(ended(1, 1, Ending.FAILED, 5), app=0), JobStopped(job=1, attempt=1, steps=40.0))
-        row = w.ask(lambda a: views.apps(a, views.pb.AppsRequest(ended=True))).apps[0]
+        row = w.ask(lambda a: views.apps(a, views.schema.AppsRequest(ended=True))).apps[0]
         assert row.state == outcome
         assert (row.jobs, row.jobs_ended, row.jobs_done) == (2, 2, 1)
         assert row.progress == pytest.approx(0.7, abs=0.01)
@@ -291,10 +293,10 @@ def test_an_app_that_was_given_up_shows_what_it_did_and_which_jobs_are_done(tmp_
 def test_without_a_machine_in_service_there_is_no_rho(tmp_path: Path) -> None:
     with world(tmp_path, 1) as w:
         enter(w, gpus=(1, 1))
-        assert w.ask(lambda a: views.apps(a, views.pb.AppsRequest())).apps[0].HasField("rho")
+        assert w.ask(lambda a: views.apps(a, views.schema.AppsRequest())).apps[0].rho is not None
         w.ask(lambda a: a.drain(0, True))
-        assert not w.ask(lambda a: views.apps(a, views.pb.AppsRequest())).apps[0].HasField("rho")
-        assert not w.ask(views.share).users[0].HasField("rho_worst")
+        assert w.ask(lambda a: views.apps(a, views.schema.AppsRequest())).apps[0].rho is None
+        assert w.ask(views.share).users[0].rho_worst is None
 
 
 def test_a_held_app_can_be_cancelled_but_not_one_that_is_over(tmp_path: Path) -> None:
@@ -404,14 +406,14 @@ def test_programs_that_no_machine_can_start_or_stop_in_time_are_refused(
     tmp_path: Path, change: dict[str, Any], words: str
 ) -> None:
     big = request()
-    big.jobs[0].program.CopyFrom(pb.Program(**change))
+    big.jobs[0].program = schema.Program(**change)
     with world(tmp_path, max_grace_s=600.0) as w, pytest.raises(Limit, match=words):
         w.ask(lambda a: submit(a, big))
 
 
 def test_whatever_is_taken_fits_into_a_message_to_a_node_agent(tmp_path: Path) -> None:
     big = request()
-    big.jobs[0].program.CopyFrom(pb.Program(argv=["echo", *["\1" * 100_000] * 10], cwd="/tmp"))
+    big.jobs[0].program = schema.Program(argv=["echo", *["\1" * 100_000] * 10], cwd="/tmp")
     with world(tmp_path) as w:
         w.ask(lambda a: submit(a, big))
         program = w.arbiter.programs["a"][0]
@@ -477,7 +479,7 @@ def test_speeds_of_a_submission_are_believed_and_outlive_a_restart(tmp_path: Pat
     clock = [1000.0]
     with world(tmp_path, clock=clock) as w:
         fast = request()
-        fast.profile.curves.add(gpu_type="*", gpus=[1], steps_per_s=[50.0])
+        fast.profile = schema.Profile(curves=[schema.SpeedCurve(gpu_type="*", gpus=[1], steps_per_s=[50.0])])
         w.ask(lambda a: submit(a, fast))
         w.turn(1.0)
         assert w.ask(views.state_now).steps_now(np.array([0]))[0] == pytest.approx(50.0, rel=1e-3)
@@ -517,7 +519,7 @@ def test_a_bug_in_a_call_is_its_callers_alone_before_and_after_something_was_wri
         assert isinstance(early.exception(0), ZeroDivisionError)
         enter(w)
         assert set(w.held()) == {0}
-        other: Future[pb.SubmitReply] = Future()
+        other: Future[schema.SubmitReply] = Future()
         w.arbiter.queue.put(Call(lambda: submit(w.arbiter, request("b")), other))
         with pytest.raises(ZeroDivisionError):
             w.ask(half)
@@ -621,7 +623,7 @@ def test_a_home_replays_with_the_speeds_that_submissions_brought(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fast = request("fast", steps=1000.0)
-    fast.profile.curves.add(gpu_type="*", gpus=[1], steps_per_s=[50.0])
+    fast.profile = schema.Profile(curves=[schema.SpeedCurve(gpu_type="*", gpus=[1], steps_per_s=[50.0])])
     with world(tmp_path, 1) as w:
         w.ask(lambda a: submit(a, fast))
         w.turn(3.0)
@@ -655,7 +657,7 @@ def test_an_app_can_be_withdrawn_while_no_machine_is_there(tmp_path: Path) -> No
 def test_speeds_that_jobs_measured_reach_the_core_and_outlive_a_restart(tmp_path: Path, clean: bool) -> None:
     clock = [1000.0]
     profile = request("fast")
-    profile.profile.curves.add(gpu_type="*", gpus=[1], steps_per_s=[1.0])
+    profile.profile = schema.Profile(curves=[schema.SpeedCurve(gpu_type="*", gpus=[1], steps_per_s=[1.0])])
     with world(tmp_path, 1, clock=clock) as w:
         w.ask(lambda a: submit(a, profile))
         seen = Measurement(

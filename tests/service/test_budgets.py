@@ -10,7 +10,7 @@ import pytest
 from fake import World, world
 from test_arbiter import enter
 
-from themis.client import themis_pb2 as pb
+from themis.schema import messages as schema
 from themis.service.api import views
 from themis.service.engine.budgets import period
 from themis.service.engine.config import Budget, GroupSettings, UserSettings
@@ -25,9 +25,9 @@ LEASE: dict[str, Any] = {
 }
 
 
-def row(w: World, app: int = 0) -> pb.App:
-    found = w.ask(lambda a: views.apps(a, pb.AppsRequest()))
-    one: pb.App = next(row for row in found.apps if row.id == app)
+def row(w: World, app: int = 0) -> schema.App:
+    found = w.ask(lambda a: views.apps(a, schema.AppsRequest()))
+    one: schema.App = next(row for row in found.apps if row.id == app)
     return one
 
 

@@ -12,10 +12,10 @@ from daemon import QUICK, daemon
 
 from processes import end_all, left_of, wait_until
 from themis.cli.table_columns import NODES
-from themis.client import themis_pb2 as pb
-from themis.client.as_json import as_dict
 from themis.machines.agent import means
 from themis.machines.agent.system import SYSTEM
+from themis.schema import messages as schema
+from themis.schema.wire import as_dict
 from themis.service.operations.doctor import examine
 
 pytestmark = pytest.mark.slow
@@ -32,11 +32,11 @@ while True: time.sleep(1)
 """
 
 
-def request(name: str, *argv: str, memory: int = 0) -> pb.SubmitRequest:
-    program = pb.Program(argv=argv, cwd="/")
-    return pb.SubmitRequest(
+def request(name: str, *argv: str, memory: int = 0) -> schema.SubmitRequest:
+    program = schema.Program(argv=argv, cwd="/")
+    return schema.SubmitRequest(
         name=name,
-        jobs=[pb.Job(name="job", gpus_min=1, regimes=[pb.Regime(steps=1000)], program=program, memory=memory)],
+        jobs=[schema.Job(name="job", gpus_min=1, regimes=[schema.Regime(steps=1000)], program=program, memory=memory)],
     )
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from fake import World, request, world
 
-from themis.client import themis_pb2 as pb
 from themis.core.tables import Status
 from themis.model.events import LossReported
+from themis.schema import messages as schema
 from themis.service.api.submission import submit
 
 STEPS = 100.0
@@ -18,7 +18,7 @@ STEPS = 100.0
 
 def reported(w: World, curves: Sequence[Sequence[float]], **more: float) -> list[int]:
     """Trials that go on after the reports of these losses, every five steps."""
-    tuner = pb.CurveStopping(check_steps=5.0, keep=1, confidence=0.95, warmup=4, **more)  # type: ignore[arg-type]
+    tuner = schema.CurveStopping(check_steps=5.0, keep=1, confidence=0.95, warmup=4, **more)  # type: ignore[arg-type]
     w.ask(lambda a: submit(a, request(jobs=len(curves), steps=STEPS, curve=tuner)))
     w.turn(1.0)
     state = w.arbiter.state

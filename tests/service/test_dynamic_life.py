@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -11,23 +10,23 @@ from daemon import daemon
 from fake import request, world
 
 from processes import wait_until
-from themis.client import themis_pb2 as pb
 from themis.client.client import user_name
 from themis.client.submit_requests import read_requests
 from themis.core.forecasting import forecast_jobs
 from themis.errors import InputError
 from themis.model.events import BatchChanged, JobStarted
+from themis.schema import messages as schema
 from themis.service.api.submission import submit
 from themis.service.engine.arbiter import Arbiter
 
 PROGRAM = Path(__file__).parents[1] / "machines" / "programs" / "epochs.py"
-DYNAMIC = pb.Dynamic(mode="gns", sizes=[pb.BatchSize(batch=b, steps_per_epoch=512 / b) for b in (8, 16, 32)])
+DYNAMIC = schema.Dynamic(mode="gns", sizes=[schema.BatchSize(batch=b, steps_per_epoch=512 / b) for b in (8, 16, 32)])
 
 
-def submitted(arbiter: Arbiter, dynamic: pb.Dynamic = DYNAMIC) -> int:
+def submitted(arbiter: Arbiter, dynamic: schema.Dynamic = DYNAMIC) -> int:
     asked = request("a", steps=9.0)
     asked.jobs[0].regimes[0].batch = 8
-    asked.jobs[0].dynamic.CopyFrom(dynamic)
+    asked.jobs[0].dynamic = dynamic
     return int(submit(arbiter, asked).app)
 
 
@@ -51,14 +50,14 @@ def test_a_change_of_batch_size_reaches_the_forecast_and_outlives_a_restart(tmp_
 @pytest.mark.parametrize(
     ("dynamic", "said"),
     [
-        (pb.Dynamic(mode="gsn", sizes=DYNAMIC.sizes), "mode of job"),
-        (pb.Dynamic(mode="gns"), "expected at least one"),
-        (pb.Dynamic(mode="gns", sizes=[pb.BatchSize(batch=8)]), "steps_per_epoch is 0.0, expected"),
-        (pb.Dynamic(mode="gns", sizes=[pb.BatchSize(batch=16, steps_per_epoch=9.0)]), "begins at batch size 8"),
-        (pb.Dynamic(mode="gns", sizes=DYNAMIC.sizes, regimes=-1), "regimes is -1, expected"),
+        (schema.Dynamic(mode="gsn", sizes=DYNAMIC.sizes), "mode of job"),
+        (schema.Dynamic(mode="gns"), "expected at least one"),
+        (schema.Dynamic(mode="gns", sizes=[schema.BatchSize(batch=8)]), "steps_per_epoch is 0.0, expected"),
+        (schema.Dynamic(mode="gns", sizes=[schema.BatchSize(batch=16, steps_per_epoch=9.0)]), "begins at batch size 8"),
+        (schema.Dynamic(mode="gns", sizes=DYNAMIC.sizes, regimes=-1), "regimes is -1, expected"),
     ],
 )
-def test_what_no_dynamic_job_declares_is_refused(tmp_path: Path, dynamic: pb.Dynamic, said: str) -> None:
+def test_what_no_dynamic_job_declares_is_refused(tmp_path: Path, dynamic: schema.Dynamic, said: str) -> None:
     with world(tmp_path) as w, pytest.raises(InputError, match=said):
         w.ask(lambda arbiter: submitted(arbiter, dynamic))
 
@@ -74,7 +73,7 @@ def test_a_job_file_of_a_dynamic_job_is_run_and_its_changes_are_in_the_journal(t
         (asked,) = read_requests(tmp_path / "job.yaml", user_name(), folder=tmp_path)
         client.submit(asked)
         wait_until(lambda: client.show("grows").app.state == "completed", lambda: f"it ends; {service.said()}")
-        records = [json.loads(record.json) for record in client.events() if record.kind == "BatchChanged"]
+        records = [record.record for record in client.events() if record.kind == "BatchChanged"]
         assert records[0]["batch"] == 8
         change = next(record for record in records if record["batch"] == 16)
         assert change["steps"] == pytest.approx(3.0, abs=0.5)

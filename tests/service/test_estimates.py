@@ -35,7 +35,7 @@ def test_whose_steps_the_work_is_in_arrives_in_the_program(tmp_path: Path, keys:
     (tmp_path / "job.yaml").write_text(f"name: a\ncommand: 'true'\n{keys}\n")
     (sent,) = read_requests(tmp_path / "job.yaml", "u")
     with world(tmp_path) as w:
-        w.ask(lambda a: submit(a, type(sent).FromString(sent.SerializeToString())))
+        w.ask(lambda a: submit(a, type(sent).model_validate_json(sent.model_dump_json())))
         (entry,) = w.arbiter.journal.apps()
         assert [program.own_steps for program in entry.programs] == [own]
 
@@ -80,7 +80,6 @@ def test_a_real_job_that_takes_longer_than_estimated_does_all_of_its_work(tmp_pa
     config = Config(
         gpus=1,
         port=0,
-        http_port=-1,
         lease_s=1,
         tick_s=1,
         container_s=0.1,

@@ -11,13 +11,11 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 
-import grpc
 import pytest
 from fake import request
 
 from processes import PATIENCE_S, wait_until
 from themis.client.client import Client
-from themis.client.grpc_channel import METHODS, to_bytes
 from themis.client.home import log_in
 from themis.errors import InputError
 from themis.service.api import connections
@@ -104,7 +102,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     config = Config(
         gpus=1,
         port=0,
-        http_port=0,
         lease_s=2,
         tick_s=1,
         container_s=0.2,
@@ -131,7 +128,7 @@ def users(service: Service, owner: Client, tmp_path_factory: pytest.TempPathFact
     with ExitStack() as clients:
         made = []
         for name in ("eve", "bob"):
-            log_in(homes / name, service.endpoint.grpc, owner.add_user(name))
+            log_in(homes / name, service.endpoint.address, owner.add_user(name))
             made.append(clients.enter_context(Client(homes / name)))
         yield made[0], made[1]
 
@@ -211,16 +208,13 @@ def test_bytes_that_are_no_message_are_the_callers_mistake(
     service: Service, owner: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     token = (service.arbiter.journal.path.parent / "token").read_text().strip()
-    with grpc.insecure_channel(service.endpoint.grpc) as channel:
-        for name, garbage in (("Submit", b"\xff\xff\xff\xff"), ("Cancel", b"\x0a\x05ab"), ("Events", b"\x0f" * 40)):
-            method = METHODS[name]
-            make = channel.unary_stream if method.stream else channel.unary_unary
-            call = make(method.path, None, method.read_reply)
-            with pytest.raises(grpc.RpcError) as refused:
-                list(call(garbage, metadata=(("authorization", f"Bearer {token}"),), timeout=PATIENCE_S))
-            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT, refused.value.details()
-            assert f"the request of {name} is {len(garbage)} bytes that are not a message" in refused.value.details()
-        assert to_bytes(owner.info())
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    for garbage in (b"\xff\xff\xff\xff", b"\x0a\x05ab", b"[" * 40):
+        connection = http.client.HTTPConnection(service.endpoint.address, timeout=PATIENCE_S)
+        connection.request("POST", "/v1/apps", garbage, headers)
+        assert connection.getresponse().status == 400
+        connection.close()
+    assert owner.info().gpus
     assert "Traceback" not in caplog.text
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
@@ -229,7 +223,6 @@ def test_bytes_that_are_no_message_are_the_callers_mistake(
 
 
 def page(service: Service, path: str = "/healthz", token: str = "") -> tuple[int, object]:
-    assert service.http is not None
     connection = http.client.HTTPConnection("127.0.0.1", service.http.port, timeout=PATIENCE_S)
     try:
         connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
@@ -240,7 +233,6 @@ def page(service: Service, path: str = "/healthz", token: str = "") -> tuple[int
 
 
 def dial(service: Service) -> socket.socket:
-    assert service.http is not None
     return socket.create_connection(("127.0.0.1", service.http.port), timeout=PATIENCE_S)
 
 
@@ -300,7 +292,6 @@ def test_of_too_many_silent_connections_the_oldest_goes(service: Service, monkey
 def test_requests_of_one_user_leave_places_for_others_and_headers_without_end_are_refused(
     service: Service, owner: Client, users: tuple[Client, Client]
 ) -> None:
-    assert service.http is not None
     callers = service.http.app.callers
     tokens = [(client.home / "token").read_text().strip() for client in (*users, owner)]
     with ExitStack() as busy:
@@ -313,7 +304,7 @@ def test_requests_of_one_user_leave_places_for_others_and_headers_without_end_ar
 
 
 @pytest.mark.slow
-def test_a_user_who_has_spent_too_much_is_refused_over_both_apis_and_can_still_cancel(
+def test_a_user_who_has_spent_too_much_is_refused_and_can_still_cancel(
     service: Service, users: tuple[Client, Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     eve, bob = users
@@ -322,9 +313,8 @@ def test_a_user_who_has_spent_too_much_is_refused_over_both_apis_and_can_still_c
     monkeypatch.setattr(service.api, "costs", Costs())
     with pytest.raises(InputError, match="reading the requests of user eve took more than"):
         eve.submit(request("more", user=""))
-    assert service.http is not None
     connection = http.client.HTTPConnection("127.0.0.1", service.http.port, timeout=PATIENCE_S)
-    headers = {"Authorization": dict(eve._metadata)["authorization"], "Content-Type": "application/json"}
+    headers = {**eve._headers, "Content-Type": "application/json"}
     connection.request("POST", "/v1/apps", json.dumps({"name": "more", "key": "k" * 2000}), headers)
     reply = connection.getresponse()
     sentence = json.loads(reply.read())["error"]

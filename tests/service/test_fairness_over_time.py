@@ -11,7 +11,7 @@ from test_arbiter import enter
 from test_budgets import HOUR, LEASE, run_for
 from test_http_api import TOKEN, Caller, serving
 
-from themis.client import themis_pb2 as pb
+from themis.schema import messages as schema
 from themis.service.api import fairness
 from themis.service.api.access import Access
 from themis.service.api.access import Caller as Who
@@ -43,7 +43,7 @@ def shared(tmp_path: Path) -> Iterator[World]:
 
 
 def test_what_was_lent_is_what_others_had_on_top(shared: World, tmp_path: Path) -> None:
-    found = api_of(shared, tmp_path).Fairness(pb.UsersRequest())
+    found = api_of(shared, tmp_path).Fairness(schema.UsersRequest())
     rows = {row.user: row for row in found.users}
     assert rows.keys() == {"ann", "bob", "eve"}
     assert found.whole
@@ -62,21 +62,21 @@ def test_what_was_lent_is_what_others_had_on_top(shared: World, tmp_path: Path) 
 
 
 def test_a_user_sees_themselves_and_the_sum_of_all_others(shared: World, tmp_path: Path) -> None:
-    every = api_of(shared, tmp_path).Fairness(pb.UsersRequest())
-    found = api_of(shared, tmp_path, "bob", admin=False).Fairness(pb.UsersRequest())
+    every = api_of(shared, tmp_path).Fairness(schema.UsersRequest())
+    found = api_of(shared, tmp_path, "bob", admin=False).Fairness(schema.UsersRequest())
     assert [row.user for row in found.users] == ["bob", ""]
     total = sum(sum(row.leased) for row in every.users)
     assert sum(sum(row.leased) for row in found.users) == pytest.approx(total)
     assert all("bob" in (loan.lender, loan.borrower) for loan in found.loans)
     with pytest.raises(Exception, match="only eve and administrators may see the course of eve"):
-        api_of(shared, tmp_path, "bob", admin=False).Fairness(pb.UsersRequest(user="eve"))
+        api_of(shared, tmp_path, "bob", admin=False).Fairness(schema.UsersRequest(user="eve"))
 
 
 def test_a_long_journal_is_read_in_pieces(shared: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = api_of(shared, tmp_path).Fairness(pb.UsersRequest())
+    whole = api_of(shared, tmp_path).Fairness(schema.UsersRequest())
     monkeypatch.setattr(fairness, "MOST_RECORDS", 2)
     api, calls = api_of(shared, tmp_path), 0
-    while not (found := api.Fairness(pb.UsersRequest())).whole:
+    while not (found := api.Fairness(schema.UsersRequest())).whole:
         calls += 1
     assert calls >= 3
     assert found == whole
@@ -87,11 +87,11 @@ def test_budgets_say_what_is_used_and_only_to_whom_they_apply(tmp_path: Path) ->
     with world(tmp_path, 3, users=users, **LEASE) as w:
         enter(w, "mine", gpus=(2, 2), steps=1e6)
         run_for(w, HOUR / 2)
-        (row,) = api_of(w, tmp_path).Budgets(pb.UsersRequest()).budgets
+        (row,) = api_of(w, tmp_path).Budgets(schema.UsersRequest()).budgets
         assert (row.name, row.of, row.per, row.soft, row.hard) == ("user u", "gpu_hours", "day", 0.5, 10.0)
         assert 0.5 < row.used < 1.1
-        assert row.HasField("ends")
-        assert not api_of(w, tmp_path, "eve", admin=False).Budgets(pb.UsersRequest()).budgets
+        assert row.ends is not None
+        assert not api_of(w, tmp_path, "eve", admin=False).Budgets(schema.UsersRequest()).budgets
 
 
 def kept(home: Path) -> Iterator[tuple[World, HttpServer]]:

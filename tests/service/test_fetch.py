@@ -66,8 +66,8 @@ def test_a_job_file_with_outputs_is_fetched_by_its_owner_with_a_login_and_by_nob
         other = client.add_user("daemon")
     endpoint = read_endpoint(service.home)
     mine, others = tmp_path / "mine", tmp_path / "others"
-    log_in(mine, endpoint.grpc, read_token(service.home))
-    log_in(others, endpoint.grpc, other)
+    log_in(mine, endpoint.address, read_token(service.home))
+    log_in(others, endpoint.address, other)
     # A login has no HTTP address of its own: it asks for it, to send the files as well.
     rc, out, err = themis(mine, code, "submit", "job.yaml")
     assert rc == 0, err

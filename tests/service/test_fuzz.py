@@ -9,27 +9,29 @@ import http.client
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
-import grpc
+import httpx
 import pytest
 import yaml
 from fake import World, request, world
-from google.protobuf.json_format import MessageToDict
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from test_agents import Scene
 
 from processes import PATIENCE_S
-from themis.client import themis_pb2 as pb
-from themis.client.as_json import as_dict
-from themis.client.grpc_channel import METHODS
 from themis.client.home import read_token
 from themis.client.submit_requests import read_requests
 from themis.errors import InputError
+from themis.schema import messages as schema
+from themis.schema.routes import CALLS
+from themis.schema.wire import as_dict, as_json, kind
 from themis.service.api import views
 from themis.service.api.access import Caller
+from themis.service.api.pages import takes_body
 from themis.service.api.submission import submit
 from themis.service.engine.config import Config
 from themis.service.operations.up import Service, running
@@ -77,67 +79,49 @@ TEXTS = st.one_of(
 @st.composite
 def messages(draw: st.DrawFn, kind: Any, depth: int = 0) -> Any:
     """A message of a kind, each field left out or of any value that its type can hold, many of them at its edge."""
-    out = kind()
-    for field in kind.DESCRIPTOR.fields:
+    values = {}
+    for name, field in kind.model_fields.items():
         if not draw(st.sampled_from([True, True, False])):
             continue
-        is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
-        if is_map:
-            getattr(out, field.name).update(draw(st.dictionaries(TEXTS, TEXTS, max_size=2)))
-        elif field.message_type is not None:
-            if depth > 4:
-                continue
-            inner = messages(getattr(pb, field.message_type.name), depth + 1)
-            if _several(field):
-                getattr(out, field.name).extend(draw(st.lists(inner, max_size=2)))
-            else:
-                getattr(out, field.name).CopyFrom(draw(inner))
-        elif _several(field):
-            getattr(out, field.name).extend(draw(st.lists(_values(field), max_size=3)))
-        else:
-            setattr(out, field.name, draw(_values(field)))
-    return out
+        if (found := _values(field.annotation, depth)) is not None:
+            values[name] = draw(found)
+    return kind.model_construct(**values)
 
 
-def _several(field: Any) -> bool:
-    return bool(field.is_repeated) if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED
-
-
-def _values(field: Any) -> st.SearchStrategy[Any]:
-    match field.cpp_type:
-        case field.CPPTYPE_STRING:
-            return TEXTS if field.type == field.TYPE_STRING else st.binary(max_size=8)
-        case field.CPPTYPE_BOOL:
-            return st.booleans()
-        case field.CPPTYPE_DOUBLE | field.CPPTYPE_FLOAT:
-            return st.one_of(st.sampled_from(EDGES), st.floats())
-        case field.CPPTYPE_INT32 | field.CPPTYPE_UINT32:
-            return st.sampled_from([0, 1, 2, 5, -1, 2**31 - 1, -(2**31)])
-    return st.sampled_from([0, 1, 3, -1, 2**62, -(2**63)])
+def _values(of: Any, depth: int) -> st.SearchStrategy[Any] | None:
+    """Values of a field's type; None where messages are too deep."""
+    inner = [one for one in get_args(of) if one is not type(None) and not isinstance(one, str)]
+    if get_origin(of) is list:
+        found = _values(inner[0], depth)
+        return None if found is None else st.lists(found, max_size=3)
+    if get_origin(of) is dict:
+        return st.dictionaries(TEXTS, TEXTS, max_size=2)
+    if get_origin(of) is Literal:
+        return st.sampled_from(get_args(of))
+    if inner:  # optional, or with limits
+        return _values(inner[0], depth)
+    if isinstance(of, type) and issubclass(of, schema.Message):
+        return messages(of, depth + 1) if depth <= 4 else None
+    if of is bool:
+        return st.booleans()
+    if of is float:
+        return st.one_of(st.sampled_from(EDGES), st.floats())
+    if of is int:
+        return st.sampled_from([0, 1, 2, 5, -1, 2**31 - 1, -(2**31)])
+    return TEXTS
 
 
 @st.composite
-def submissions(draw: st.DrawFn) -> pb.SubmitRequest:
+def submissions(draw: st.DrawFn) -> schema.SubmitRequest:
     """Near to right: a proper submission with one message of it, or some fields, replaced by anything."""
     asked = request("a", gpus=(1, 2), jobs=draw(st.integers(1, 3)))
-    wild = draw(messages(pb.SubmitRequest))
-    for field in draw(st.lists(st.sampled_from([f.name for f in pb.SubmitRequest.DESCRIPTOR.fields]), max_size=3)):
-        part = pb.SubmitRequest()
-        part.CopyFrom(wild)
-        for other in pb.SubmitRequest.DESCRIPTOR.fields:
-            if other.name != field:
-                part.ClearField(other.name)
-        if field == "jobs":
-            del asked.jobs[:]
-        asked.MergeFrom(part)
-    job = asked.jobs[0] if asked.jobs else asked.jobs.add()
-    for field in draw(st.lists(st.sampled_from([f.name for f in pb.Job.DESCRIPTOR.fields]), max_size=2)):
-        changed = draw(messages(pb.Job))
-        job.ClearField(field)
-        for other in pb.Job.DESCRIPTOR.fields:
-            if other.name != field:
-                changed.ClearField(other.name)
-        job.MergeFrom(changed)
+    wild = draw(messages(schema.SubmitRequest))
+    for name in draw(st.lists(st.sampled_from([*schema.SubmitRequest.model_fields]), max_size=3)):
+        setattr(asked, name, getattr(wild, name))
+    job = asked.jobs[0] if asked.jobs else schema.Job()
+    odd = draw(messages(schema.Job))
+    for name in draw(st.lists(st.sampled_from([*schema.Job.model_fields]), max_size=2)):
+        setattr(job, name, getattr(odd, name))
     return asked
 
 
@@ -151,7 +135,7 @@ def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 @BOUNDED
 @given(submissions(), st.booleans())
 def test_any_submission_is_taken_or_refused_and_the_arbiter_goes_on(
-    fuzzed: World, asked: pb.SubmitRequest, admin: bool
+    fuzzed: World, asked: schema.SubmitRequest, admin: bool
 ) -> None:
     known = fuzzed.arbiter.state.apps.size
     refused = ""
@@ -165,7 +149,7 @@ def test_any_submission_is_taken_or_refused_and_the_arbiter_goes_on(
     else:
         fuzzed.turn(1.1)
         fuzzed.ask(lambda a: views.show(a, str(made.app)))
-        fuzzed.ask(lambda a: views.apps(a, pb.AppsRequest()))
+        fuzzed.ask(lambda a: views.apps(a, schema.AppsRequest()))
         if made.app % 2 and fuzzed.arbiter.state.apps.active[made.app]:
             fuzzed.ask(lambda a: a.cancel(made.app))
     assert fuzzed.arbiter.engine.problem == ""
@@ -226,21 +210,17 @@ def test_any_job_file_becomes_a_submission_or_one_sentence(
 
 
 @st.composite
-def bids(draw: st.DrawFn) -> pb.BidRequest:
+def bids(draw: st.DrawFn) -> schema.BidRequest:
     """Near to right: rows that a machine of two GPUs could serve, a field of one of them, or of the bid, replaced by anything."""
-    asked = pb.BidRequest(rho=4.0, jobs=draw(st.sampled_from([[], [0], [1, 0], [1]])))
+    asked = schema.BidRequest(rho=4.0, jobs=draw(st.sampled_from([[], [0], [1, 0], [1]])))
     shapes = draw(st.lists(st.sampled_from([((1,), 3.0), ((1, 1), 2.0), ((2,), 1.0)]), unique=True, max_size=3))
-    asked.rows.extend(pb.BidRow(gangs=gangs, span="machine", rho=rho) for gangs, rho in shapes)
+    asked.rows.extend(schema.BidRow(gangs=gangs, span="machine", rho=rho) for gangs, rho in shapes)
     changed: Any = draw(st.sampled_from([asked, None, *asked.rows]))
     if changed is None:
         return asked
     wild = draw(messages(type(changed)))
-    field = draw(st.sampled_from([f.name for f in wild.DESCRIPTOR.fields]))
-    for other in wild.DESCRIPTOR.fields:
-        if other.name != field:
-            wild.ClearField(other.name)
-    changed.ClearField(field)
-    changed.MergeFrom(wild)
+    name = draw(st.sampled_from([*type(wild).model_fields]))
+    setattr(changed, name, getattr(wild, name))
     return asked
 
 
@@ -253,7 +233,7 @@ def test_any_bid_is_taken_or_refused_and_the_round_goes_on(tmp_path: Path) -> No
 
         @settings(BOUNDED, max_examples=150)
         @given(bids())
-        def check(asked: pb.BidRequest) -> None:
+        def check(asked: schema.BidRequest) -> None:
             asked.app, asked.round = str(scene.app), number
             refused = ""
             try:
@@ -265,16 +245,26 @@ def test_any_bid_is_taken_or_refused_and_the_round_goes_on(tmp_path: Path) -> No
 
         check()
         assert 20 < sum(taken) < len(taken) - 20, "some are right, and some are wrong"
-        scene.bid(pb.Offer(round=number), ([2], 1.0))
+        scene.bid(schema.Offer(round=number), ([2], 1.0))
         assert list(w.held().values()) == [(0, 1)], "the last bid is the one that counts"
         assert w.arbiter.engine.problem == ""
 
 
 @BOUNDED
-@given(st.one_of(messages(pb.ShowReply), messages(pb.SubmitRequest), messages(pb.NodesReply), messages(pb.WhyReply)))
-def test_messages_are_the_json_that_protobuf_makes_of_them(message: Any) -> None:
-    theirs = MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
-    assert json.dumps(as_dict(message), sort_keys=True) == json.dumps(theirs, sort_keys=True)
+@given(
+    st.one_of(
+        messages(schema.ShowReply),
+        messages(schema.NodesReply),
+        messages(schema.WhyReply),
+        messages(schema.FairnessReply),
+    )
+)
+def test_replies_come_back_as_they_were(message: Any) -> None:
+    with suppress(ValidationError):  # required parts are missing
+        whole = type(message).model_validate(message.model_dump())
+        again = type(message).model_validate_json(as_json(whole))
+        assert repr(again) == repr(whole)  # NaN is not equal to itself
+        assert set(as_dict(whole)) <= {"json" if name == "story" else name for name in type(message).model_fields}
 
 
 # ---- over the wire --------------------------------------------------------------------------------------------------------
@@ -285,7 +275,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     config = Config(
         gpus=1,
         port=0,
-        http_port=0,
         lease_s=2,
         tick_s=1,
         container_s=0.2,
@@ -307,46 +296,27 @@ def token_of(service: Service) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(METHODS.keys() - {"AddUser"}))
-def test_no_message_makes_a_method_fail(service: Service, name: str) -> None:
-    """Proper codes alone; INTERNAL and UNKNOWN are tracebacks of ours."""
-    method = METHODS[name]
-    kind = type(method.read(b""))
-    ours = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN}
-    metadata = (("authorization", f"Bearer {token_of(service)}"),)
-    with grpc.insecure_channel(service.endpoint.grpc) as channel:
-        make = channel.unary_stream if method.stream else channel.unary_unary
-        call = make(method.path, lambda message: message.SerializeToString(), method.read_reply)
+@pytest.mark.parametrize("name", sorted(CALLS.keys() - {"AddUser", "Upload", "OpenApi"}))
+def test_no_message_makes_a_call_fail(service: Service, name: str) -> None:
+    """Proper statuses alone; 500 is a traceback of ours."""
+    route, model = CALLS[name], kind(CALLS[name].request)
+    headers = {"Authorization": f"Bearer {token_of(service)}"}
+    with httpx.Client(base_url=service.endpoint.http, headers=headers, timeout=PATIENCE_S) as client:
 
         @settings(BOUNDED, max_examples=15)
-        @given(messages(kind))
+        @given(messages(model))
         def check(message: Any) -> None:
-            for field in ("follow", "env"):
-                if field in kind.DESCRIPTOR.fields_by_name:
-                    message.ClearField(field)
-            refused = None
-            try:
-                found = call(message, metadata=metadata, timeout=PATIENCE_S)
-                if method.stream:
-                    for _ in zip(range(20), found):
-                        pass
-                    found.cancel()
-            except grpc.RpcError as error:
-                refused = error
-            assert refused is None or refused.code() not in ours, refused
+            fields = as_dict(message.model_copy(update={"follow": False} if "follow" in model.model_fields else {}))
+            fields.pop("env", None)
+            with suppress(InputError):
+                path = route.filled(fields)
+                rest = {key: value for key, value in fields.items() if key not in route.inside}
+                how = {"json": rest} if takes_body(route) else {"params": rest} if route.method == "GET" else {}
+                with client.stream(route.method, path, **how) as reply:
+                    pieces = [piece for piece, _ in zip(reply.iter_raw(), range(20))]
+                assert reply.status_code != 500, pieces
 
         check()
-    assert service.arbiter.broken is None
-
-
-@pytest.mark.slow
-def test_bytes_that_are_no_message_are_refused(service: Service) -> None:
-    metadata = (("authorization", f"Bearer {token_of(service)}"),)
-    with grpc.insecure_channel(service.endpoint.grpc) as channel:
-        call = channel.unary_unary(METHODS["Submit"].path, lambda data: data, METHODS["Submit"].read_reply)
-        for data in (b"\xff", b"\x0a\xff\xff\xff\xff\x0f", os.urandom(0) + b"\x08" * 50):
-            with pytest.raises(grpc.RpcError):
-                call(data, metadata=metadata, timeout=PATIENCE_S)
     assert service.arbiter.broken is None
 
 

@@ -1,4 +1,4 @@
-"""Writes over HTTP: the same rights, limits and sentences as over gRPC, and what changes as server-sent events."""
+"""Writes over HTTP: rights, limits and sentences, and what changes as server-sent events."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import pytest
 from fake import World, request, world
 
 from processes import PATIENCE_S, wait_until
-from themis.client import themis_pb2 as pb
-from themis.client.as_json import as_dict
+from themis.schema import messages as schema
+from themis.schema.wire import as_dict, read
 from themis.service.api import http_app
 from themis.service.api.access import Access
 from themis.service.api.http_server import HttpServer, serve_http
@@ -105,7 +105,7 @@ def test_the_submission_that_the_documentation_shows_is_taken(served: tuple[Worl
     assert Caller(served[1].port)("POST", "/v1/apps", body.encode()) == (201, {"app": 0, "name": "a"})
 
 
-def test_users_have_the_rights_that_they_have_over_grpc(served: tuple[World, HttpServer]) -> None:
+def test_users_have_rights_over_their_own_apps_alone(served: tuple[World, HttpServer]) -> None:
     admin = Caller(served[1].port)
     assert admin("PUT", "/v1/users/eve")[0] == 200
     eve = Caller(served[1].port, admin("PUT", "/v1/users/eve", {})[1]["token"])
@@ -368,10 +368,8 @@ def test_output_of_a_job_is_followed_to_the_end_of_its_app(served: tuple[World, 
 
 
 def test_messages_as_json_come_back_as_they_were() -> None:
-    from themis.service.api.json_messages import read_message
-
     asked = request("a", gpus=(1, 2), jobs=2)
     asked.jobs[0].memory, asked.weight, asked.retries = 2**62, float("inf"), 3
     asked.jobs[1].program.env["A"] = "é" * 3 + os.sep
-    asked.curve.CopyFrom(pb.CurveStopping(check_steps=2.5))
-    assert read_message(pb.SubmitRequest.DESCRIPTOR, as_dict(asked)) == asked
+    asked.curve = schema.CurveStopping(check_steps=2.5)
+    assert read(schema.SubmitRequest, as_dict(asked)) == asked

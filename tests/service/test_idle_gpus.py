@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -11,12 +10,12 @@ from fake import world
 from test_arbiter import enter
 
 from processes import PATIENCE_S, wait_until
-from themis.client import themis_pb2 as pb
 from themis.client.client import Client
 from themis.machines.agent.messages import TaskIdle, TaskReport
 from themis.machines.engines.idle_gangs import IdleGang
 from themis.machines.engines.program import GangIdle
 from themis.model.events import Grant
+from themis.schema import messages as schema
 from themis.service.api import accounts, views
 from themis.service.engine.config import Config
 from themis.service.operations.up import running
@@ -73,18 +72,18 @@ def test_idle_hours_are_charged_and_warned_of_until_the_gpus_work_again(tmp_path
         w.turn(30.0)
 
         def warning() -> str:
-            return str(w.ask(lambda a: views.apps(a, pb.AppsRequest())).apps[0].warning)
+            return str(w.ask(lambda a: views.apps(a, schema.AppsRequest())).apps[0].warning)
 
         idle = GangIdle(app=0, job=0, attempt=1, gpu_seconds=25.0, idle_s=25.0, by="nvml")
         w.say(idle)
         assert warning() == "the GPUs of job j0 (1) did nothing for 25s (by NVML); the app is cancelled after 40s"
-        row = w.ask(lambda a: accounts.usage(a, pb.UsageRequest())).users[0]
+        row = w.ask(lambda a: accounts.usage(a, schema.UsageRequest())).users[0]
         assert row.idle_hours == pytest.approx(25 / 3600)
         w.turn(5.0)
         w.say(GangIdle(app=0, job=0, attempt=1, gpu_seconds=0.0, idle_s=0.0, by="nvml"))
         assert warning() == ""
         w.say(GangIdle(app=0, job=0, attempt=1, gpu_seconds=1e6, idle_s=41.0, by="nvml"))
-        (past,) = w.ask(lambda a: accounts.history(a, pb.HistoryRequest())).apps
+        (past,) = w.ask(lambda a: accounts.history(a, schema.HistoryRequest())).apps
         assert past.state == "cancelled"
         assert past.reason == "the GPUs of job j0 (1) did nothing for 41s (by NVML), and idle_cancel is 40s"
         assert past.idle_hours == pytest.approx(past.gpu_hours, rel=1e-3), "never more than it trained"
@@ -96,7 +95,6 @@ def test_an_app_that_stops_reporting_steps_is_cancelled_with_the_reason(tmp_path
     config = Config(
         gpus=2,
         port=0,
-        http_port=-1,
         gather_s=0.0,
         policy="fifo",
         allow_root=True,
@@ -117,5 +115,5 @@ def test_an_app_that_stops_reporting_steps_is_cancelled_with_the_reason(tmp_path
         assert [(run.tracker, run.run) for run in found.runs] == [("mlflow", "abc123")]
         assert client.show(made).runs == found.runs
         kinds = [record for record in client.events() if record.kind == "GpusIdle"]
-        assert [json.loads(record.json)["action"] for record in kinds][-1] == "cancelled"
+        assert [record.record["action"] for record in kinds][-1] == "cancelled"
         assert service.arbiter.broken is None

@@ -10,11 +10,11 @@ import pytest
 from fake import World, request, world
 from test_arbiter import ended, enter
 
-from themis.client import themis_pb2 as pb
 from themis.errors import InputError, UnknownName
 from themis.machines.engines.program import ABSENT, Ending
 from themis.model.cluster import Machine
 from themis.model.events import Grant, JobStarted, JobStopped, MachineJoined, Revoke
+from themis.schema import messages as schema
 from themis.service.api import views
 from themis.service.api.submission import submit
 from themis.service.engine.config import GroupSettings, UserSettings
@@ -28,7 +28,7 @@ VISION: dict[str, Any] = {
 }
 
 
-def row(w: World, app: int) -> pb.App:
+def row(w: World, app: int) -> schema.App:
     """The app as callers see it."""
     return w.ask(lambda a: views.app_row(a, views.state_now(a), a.journal.apps("app = ?", app)[0], {}))
 
@@ -45,7 +45,7 @@ def held_by(w: World, *users: str) -> int:
 
 def after(app: str, *others: str, when: str = "") -> Any:
     asked = request(app)
-    asked.after.extend(pb.After(app=other, when=when) for other in others)
+    asked.after.extend(schema.After(app=other, when=when) for other in others)
     return asked
 
 
@@ -219,7 +219,9 @@ def test_a_job_without_retries_ends_and_its_app_goes_on_and_fails_at_last(tmp_pa
 def test_a_sweep_goes_on_without_a_job_that_was_given_up(tmp_path: Path) -> None:
     with world(tmp_path, 4, retries=0) as w:
         asked = request("a", jobs=3, steps=20.0)
-        asked.brackets.brackets.add(rungs=[pb.Rung(jobs=3, steps=10.0), pb.Rung(jobs=1, steps=10.0)])
+        asked.brackets = schema.Brackets(
+            brackets=[schema.Bracket(rungs=[schema.Rung(jobs=3, steps=10.0), schema.Rung(jobs=1, steps=10.0)])]
+        )
         w.ask(lambda a: submit(a, asked))
         w.finish(0, 10.0)
         w.finish(1, 10.0)

@@ -36,7 +36,7 @@ def test_an_address_that_cannot_be_listened_on_is_told_with_its_reason() -> None
         with pytest.raises(
             InputError, match=rf"127\.0\.0\.1:{port}: another program listens there. Choose another http_"
         ):
-            try_address("127.0.0.1", port, "http_port")
+            try_address("127.0.0.1", port, "port")
     try_address("127.0.0.1", port, "port")
     for host, words in (
         ("no.such.invalid", "host is 'no.such.invalid', which cannot be listened on: "),
@@ -64,7 +64,7 @@ def test_loopback_is_told_from_what_others_can_reach() -> None:
 @pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
 @pytest.mark.parametrize("host", ["::1", "::"])
 def test_calls_come_over_ipv6_too(tmp_path: Path, host: str, caplog: pytest.LogCaptureFixture) -> None:
-    config = Config(gpus=1, port=0, http_port=0, host=host, single_trust=True, allow_root=os.geteuid() == 0)
+    config = Config(gpus=1, port=0, host=host, single_trust=True, allow_root=os.geteuid() == 0)
     with caplog.at_level(logging.WARNING), running(tmp_path, config) as up, Client(tmp_path) as client:
         assert client.info().gpus == 1
         asked = urllib.request.Request(
@@ -83,14 +83,12 @@ def test_an_empty_token_stands_for_nobody_and_starts_no_service(tmp_path: Path) 
         InputError, match="token is empty; remove it, and `themis up` or `themis login` creates a new one"
     ):
         make_token(tmp_path)
-    with pytest.raises(InputError, match="is empty"), running(tmp_path, Config(gpus=1, port=0, http_port=-1)):
+    with pytest.raises(InputError, match="is empty"), running(tmp_path, Config(gpus=1, port=0)):
         pass
 
 
 def test_a_policy_that_names_gpu_types_which_no_machine_has_starts_no_service(tmp_path: Path) -> None:
     """It could decide nothing, and ``fifo`` would in its place."""
-    config = Config(
-        gpus=1, port=0, http_port=-1, allow_root=os.geteuid() == 0, policy="min_cost:cost=V100=2", node_renew_s=1
-    )
+    config = Config(gpus=1, port=0, allow_root=os.geteuid() == 0, policy="min_cost:cost=V100=2", node_renew_s=1)
     with pytest.raises(InputError, match="unknown GPU type in cost 'V100'"), running(tmp_path, config):
         pass

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from daemon import QUICK, daemon
 
-from themis.client import themis_pb2 as pb
 from themis.model.events import Grant, JobStopped, SpeedMeasured
+from themis.schema import messages as schema
 from themis.service.engine.journal import Journal
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]
@@ -23,11 +23,13 @@ two,lab,10.5,one
 """
 
 
-def request(model: str) -> pb.SubmitRequest:
+def request(model: str) -> schema.SubmitRequest:
     """Some ten seconds of steps, a twentieth of a second each, alone or not: the processes only sleep."""
-    program = pb.Program(argv=[sys.executable, str(STEPS), "200", "0.05"], cwd="/")
-    job = pb.Job(name=model, model=model, regimes=[pb.Regime(steps=200)], gpus_min=1, gpus_max=1, program=program)
-    return pb.SubmitRequest(name=model, jobs=[job])
+    program = schema.Program(argv=[sys.executable, str(STEPS), "200", "0.05"], cwd="/")
+    job = schema.Job(
+        name=model, model=model, regimes=[schema.Regime(steps=200)], gpus_min=1, gpus_max=1, program=program
+    )
+    return schema.SubmitRequest(name=model, jobs=[job])
 
 
 def test_a_pair_shares_a_gpu_on_its_two_seats_and_its_speed_is_learnt(tmp_path: Path) -> None:
@@ -79,8 +81,10 @@ def test_a_hierarchy_from_a_file_decides_who_runs(tmp_path: Path) -> None:
     assert all("Hierarchical" in text for text in decisions), "and nobody else decided in its place"
 
 
-def short(name: str) -> pb.SubmitRequest:
+def short(name: str) -> schema.SubmitRequest:
     """Two seconds of steps."""
-    program = pb.Program(argv=[sys.executable, str(STEPS), "40", "0.05"], cwd="/")
-    job = pb.Job(name=name, model="generic", regimes=[pb.Regime(steps=40)], gpus_min=1, gpus_max=1, program=program)
-    return pb.SubmitRequest(name=name, jobs=[job])
+    program = schema.Program(argv=[sys.executable, str(STEPS), "40", "0.05"], cwd="/")
+    job = schema.Job(
+        name=name, model="generic", regimes=[schema.Regime(steps=40)], gpus_min=1, gpus_max=1, program=program
+    )
+    return schema.SubmitRequest(name=name, jobs=[job])

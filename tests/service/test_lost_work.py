@@ -9,9 +9,9 @@ from fake import world
 from test_arbiter import ended, enter
 
 from themis.cli.table_columns import last_words
-from themis.client.as_json import as_dict
 from themis.machines.engines.program import Ending
 from themis.model.events import JobStarted, JobStopped
+from themis.schema.wire import as_dict
 from themis.service.api import views
 
 WORDS = "preempted at step 20, it could not save: 10 steps are lost, and the next attempt begins at step 10; its log says why"

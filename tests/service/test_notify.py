@@ -64,7 +64,6 @@ def test_a_user_is_notified_of_apps_that_ended_while_another_receiver_never_answ
         config = Config(
             gpus=1,
             port=0,
-            http_port=-1,
             gather_s=0.0,
             retries=0,
             policy="fifo",

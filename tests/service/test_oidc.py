@@ -16,7 +16,7 @@ import pytest
 from joserfc import jwt
 from oidcprovider import CLIENT, SECRET, SmallProvider, ec, rsa, small_provider
 
-from themis.client import themis_pb2 as pb
+from themis.schema import messages as schema
 from themis.service.api import oidc as doors
 from themis.service.api.access import Access, Caller, hash_of
 from themis.service.api.audit import Audit
@@ -70,12 +70,12 @@ class Door:
     def sign_in(self, user: str) -> Done:
         return self.oidc.end_console(*self.browse(user), FROM)
 
-    def on_device(self, user: str) -> pb.SignInReply:
-        begun = self.oidc.call(pb.SignInRequest(), FROM)
-        waiting = self.oidc.call(pb.SignInRequest(handle=begun.handle), FROM)
+    def on_device(self, user: str) -> schema.SignInReply:
+        begun = self.oidc.call(schema.SignInRequest(), FROM)
+        waiting = self.oidc.call(schema.SignInRequest(handle=begun.handle), FROM)
         assert waiting.token == ""
         self.lab.allow(begun.code, user)
-        return self.oidc.call(pb.SignInRequest(handle=waiting.handle), FROM)
+        return self.oidc.call(schema.SignInRequest(handle=waiting.handle), FROM)
 
     def who(self, token: str) -> Caller | None:
         return self.access.caller(f"Bearer {token}")
@@ -124,18 +124,18 @@ def test_a_command_line_signs_in_with_a_code_on_another_device(door: Door) -> No
 
 
 def test_a_user_who_declines_gets_no_token(door: Door) -> None:
-    begun = door.oidc.call(pb.SignInRequest(), FROM)
+    begun = door.oidc.call(schema.SignInRequest(), FROM)
     door.lab.allow(begun.code, "")
     with pytest.raises(SignInRefused, match="declined"):
-        door.oidc.call(pb.SignInRequest(handle=begun.handle), FROM)
+        door.oidc.call(schema.SignInRequest(handle=begun.handle), FROM)
 
 
 def test_a_handle_of_another_service_is_refused(door: Door, tmp_path: Path, lab: SmallProvider) -> None:
     (tmp_path / "other").mkdir()
-    begun = Door(tmp_path / "other", lab).oidc.call(pb.SignInRequest(), FROM)
+    begun = Door(tmp_path / "other", lab).oidc.call(schema.SignInRequest(), FROM)
     for handle in (begun.handle, begun.handle[:-2] + "AA", "x", "é"):
         with pytest.raises(SignInRefused, match="not known"):
-            door.oidc.call(pb.SignInRequest(handle=handle), FROM)
+            door.oidc.call(schema.SignInRequest(handle=handle), FROM)
 
 
 # ---- tokens that are not believed --------------------------------------------------------------------------------------
@@ -380,13 +380,13 @@ def test_a_sign_in_ends_and_is_renewed_only_while_the_provider_knows_the_user(do
     door.now += door.settings.session_s + 1
     assert door.who(reply.token) is None
     door.lab.users["ann"]["groups"] = ["chiefs"]
-    renewed = door.oidc.call(pb.SignInRequest(token=reply.token), FROM)
+    renewed = door.oidc.call(schema.SignInRequest(token=reply.token), FROM)
     assert door.who(renewed.token) == Caller(user="ann", admin=True)
     with pytest.raises(SignInRefused, match="cannot be renewed"):
-        door.oidc.call(pb.SignInRequest(token=reply.token), FROM)
+        door.oidc.call(schema.SignInRequest(token=reply.token), FROM)
     del door.lab.users["ann"]
     with pytest.raises(SignInRefused, match="invalid_grant"):
-        door.oidc.call(pb.SignInRequest(token=renewed.token), FROM)
+        door.oidc.call(schema.SignInRequest(token=renewed.token), FROM)
     door.now += door.settings.session_s + 1
     assert door.who(renewed.token) is None
 
@@ -394,7 +394,7 @@ def test_a_sign_in_ends_and_is_renewed_only_while_the_provider_knows_the_user(do
 def test_the_token_of_a_browser_and_an_unknown_one_are_not_renewed(door: Door) -> None:
     for token in (door.sign_in("ann").token, "x"):
         with pytest.raises(SignInRefused, match="cannot be renewed"):
-            door.oidc.call(pb.SignInRequest(token=token), FROM)
+            door.oidc.call(schema.SignInRequest(token=token), FROM)
 
 
 def test_sign_ins_outlive_a_restart_but_neither_another_issuer_nor_its_removal(door: Door) -> None:

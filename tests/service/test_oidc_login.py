@@ -43,7 +43,7 @@ class World:
 
     @property
     def address(self) -> str:
-        return read_endpoint(self.service.home).grpc
+        return read_endpoint(self.service.home).address
 
     def themis(self, user: str, *words: str) -> subprocess.Popen[str]:
         """The command, with a data directory of this user."""

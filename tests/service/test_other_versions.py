@@ -11,12 +11,12 @@ from fake import world
 
 from themis.cli.report import replay_home
 from themis.errors import InputError
-from themis.service.engine.journal import LAST_OLDER, SCHEMA, Journal
+from themis.service.engine.journal import READERS, SCHEMA, Journal
 
 
 @pytest.mark.unfoldable
 @pytest.mark.parametrize(
-    ("schema", "said"), [(SCHEMA - 1, f"the commit {LAST_OLDER} reads it"), (SCHEMA + 1, "use the version")]
+    ("schema", "said"), [(SCHEMA - 1, f"the commit {READERS[SCHEMA - 1]} reads it"), (SCHEMA + 1, "use the version")]
 )
 def test_a_journal_of_another_schema_is_refused_and_stays_as_it_is(tmp_path: Path, schema: int, said: str) -> None:
     with world(tmp_path, 2) as w:

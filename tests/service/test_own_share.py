@@ -12,10 +12,10 @@ from test_budgets import HOUR, LEASE, run_for
 from test_fairness_over_time import api_of
 
 from themis.cli.table_columns import why_now
-from themis.client import themis_pb2 as pb
 from themis.model.log import read_log
 from themis.report.metrics import Fold
 from themis.report.reference_finish import Reference
+from themis.schema import messages as schema
 from themis.service.api import own_share
 from themis.service.engine import state_snapshots
 from themis.service.engine.journal import export
@@ -45,7 +45,7 @@ def reported(tmp_path: Path) -> Reference:
 def test_share_has_the_references_of_the_report(lent: World, tmp_path: Path) -> None:
     api = api_of(lent, tmp_path)
     for _ in range(3):
-        rows = {row.user: row for row in api.Share(pb.UsersRequest()).users}
+        rows = {row.user: row for row in api.Share(schema.UsersRequest()).users}
         at = lent.ask(api._present)
         lasted = reported(tmp_path).lasted()
         assert rows.keys() == {"ann", "bob", "eve"}
@@ -58,7 +58,7 @@ def test_share_has_the_references_of_the_report(lent: World, tmp_path: Path) -> 
 
 def test_why_says_what_an_app_lent_and_when_it_gets_that_back(lent: World, tmp_path: Path) -> None:
     api = api_of(lent, tmp_path)
-    replies = {name: api.Why(pb.AppRef(app=name)) for name in ("first", "second", "third")}
+    replies = {name: api.Why(schema.AppRef(app=name)) for name in ("first", "second", "third")}
     now = lent.ask(lambda a: a.now())
     got, reference = reported(tmp_path).received(now), reported(tmp_path)
     for a, (name, reply) in enumerate(replies.items()):
@@ -69,7 +69,7 @@ def test_why_says_what_an_app_lent_and_when_it_gets_that_back(lent: World, tmp_p
         text = " ".join(why_now(reply, verbose=True))
         assert f"{abs(reply.lent_gpu_hours):.1f} GPU hours" in text or abs(reply.lent_gpu_hours) < 0.05, name
         assert "n its own share of the cluster it would end at" in text
-        assert not reply.HasField("lent_back") or now < reply.lent_back <= reply.expected_end + 1e-6
+        assert reply.lent_back is None or now < reply.lent_back <= reply.expected_end + 1e-6
     hours = [reply.lent_gpu_hours for reply in replies.values()]
     assert max(hours) > 0 > min(hours)
 
@@ -80,11 +80,11 @@ def test_a_loan_comes_back_as_the_simulated_start_has_it(lent: World, tmp_path: 
     at, reference, epoch = lent.ask(api._present), reported(tmp_path), 1e9
     app = next(a for a in at.had if float(reference.received(at.now)[a]) > at.had[a])
     own = own_share.shares(reference, at)[app]
-    later = pb.WhyReply()
+    later = schema.WhyReply()
     own_share.add_to_why(later, app, reference, at, own.ends + 60.0, own.ends, epoch)
     assert later.lent_gpu_hours > 0
-    assert not later.HasField("lent_back")
-    simulated = pb.WhyReply(start_median=epoch + at.now + 10.0)
+    assert later.lent_back is None
+    simulated = schema.WhyReply(start_median=epoch + at.now + 10.0)
     own_share.add_to_why(simulated, app, reference, at, own.ends + 60.0, own.ends, epoch)
     assert at.now + 10.0 < simulated.lent_back - epoch <= own.ends
 
@@ -93,5 +93,5 @@ def test_a_journal_without_its_beginning_has_no_references(lent: World, tmp_path
     for _ in range(3):
         run_for(lent, HOUR / 20)
         lent.ask(lambda a: state_snapshots.maybe_take(a.engine, a.now(), 0.0, every=1))
-    assert not any(row.HasField("rho_reference_worst") for row in api_of(lent, tmp_path).Share(pb.UsersRequest()).users)
-    assert not api_of(lent, tmp_path).Why(pb.AppRef(app="first")).HasField("rho_reference")
+    assert all(row.rho_reference_worst is None for row in api_of(lent, tmp_path).Share(schema.UsersRequest()).users)
+    assert api_of(lent, tmp_path).Why(schema.AppRef(app="first")).rho_reference is None

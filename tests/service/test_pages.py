@@ -24,11 +24,12 @@ from fake import World, request, world
 from processes import PATIENCE_S
 from themis.errors import InputError
 from themis.machines.engines.program import AttemptEnded, Ending
+from themis.schema import messages as schema
+from themis.schema.routes import CALLS, ROUTES, Route
 from themis.service.api.access import Access
 from themis.service.api.http_server import serve_http
 from themis.service.api.methods import Api
-from themis.service.api.page import Page, Parameter
-from themis.service.api.pages import PAGES, document, find
+from themis.service.api.pages import document, find, request_of
 from themis.service.api.submission import submit
 
 TOKEN = "t"
@@ -129,7 +130,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:
     """Method and path of each page that is found."""
     out: set[tuple[str, str]] = set()
 
-    def spy(method: str, path: str) -> tuple[Page, dict[str, str]]:
+    def spy(method: str, path: str) -> tuple[Route, dict[str, str]]:
         found = find(method, path)
         out.add((method, found[0].path))
         return found
@@ -162,7 +163,7 @@ def test_every_page_that_reads_answers_as_its_description_says_and_changes_nothi
     before = kept(w)
     # The stream of events has no end: tests/service/test_http_api.py reads it.
     run_schemathesis(address, tmp_path, CHECKS, "coverage", "--include-method", "GET", "--exclude-path", STREAM)
-    assert called >= {(page.method, page.path) for page in PAGES if page.method == "GET" and page.path != STREAM}
+    assert called >= {(page.method, page.path) for page in ROUTES if page.method == "GET" and page.path != STREAM}
     assert w.arbiter.broken is None
     assert kept(w) == before
 
@@ -179,14 +180,14 @@ def test_every_page_that_writes_keeps_to_its_description(
     with frozen(tmp_path / "world") as (w, address):
         methods = [word for name in ("POST", "PUT", "DELETE") for word in ("--include-method", name)]
         run_schemathesis(address, tmp_path, checks, "fuzzing", *methods)
-        assert called >= {(page.method, page.path) for page in PAGES if page.method != "GET"}
+        assert called >= {(page.method, page.path) for page in ROUTES if page.method != "GET"}
         assert w.arbiter.broken is None
 
 
 @pytest.mark.parametrize(
     ("target", "code", "said"),
     [
-        ("/v1/events?limit=1001", 400, "limit is '1001', expected a whole number from 1 to 1000."),
+        ("/v1/events?limit=1001", 400, "limit is 1001, expected a whole number from 1 to 1000."),
         ("/v1/apps?usr=u", 400, "unknown parameter 'usr'. Did you mean 'user'?"),
         ("/v1/apps/0?app=1", 400, "unknown parameter 'app'. This page has none."),
         ("/v1/apps?user=u&user=v", 400, "user is given twice."),
@@ -216,7 +217,7 @@ def test_the_description_needs_no_token_and_all_that_is_said_does(there: tuple[W
     assert (found, headers["WWW-Authenticate"]) == (401, "Bearer")
     pages = [(path, method, page) for path, of in document()["paths"].items() for method, page in of.items()]
     public = {(path, method) for path, method, page in pages if not page["security"]}
-    assert public == {("/healthz", "get"), ("/readyz", "get"), ("/openapi.json", "get")}
+    assert public == {("/healthz", "get"), ("/readyz", "get"), ("/openapi.json", "get"), ("/v1/sign-in", "post")}
 
 
 def test_machines_and_records_of_a_user(there: tuple[World, str]) -> None:
@@ -235,24 +236,20 @@ def test_an_arbiter_that_broke_is_not_well(there: tuple[World, str], monkeypatch
 
 
 def test_parameters_may_be_missing_repeated_or_any_number() -> None:
-    since = Parameter(name="since", text="From then on.", optional=True, real=(-1.0, 9.0))
-    utc = Parameter(name="utc", text="Of UTC.", default=False, flag=True)
-    by = Parameter(name="by", text="Names.", optional=True, several=True, choices=("user", "day"))
-    page = Page(path="/x/{a}", text="", schema={}, parameters=(Parameter(name="a", text=""), since, by, utc))
-    assert page.read({"a": "0"}, "") == {"a": "0", "utc": False}
-    many = {"a": "0", "since": 1.5, "by": ["day", "user"], "utc": True}
-    assert page.read({"a": "0"}, "since=1.5&by=day&by=user&utc=true") == many
+    usage = CALLS["Usage"]
+    assert request_of(usage, {}, "") == schema.UsageRequest()
+    many = schema.UsageRequest(since=1.5, by=["day", "user"], utc=True)
+    assert request_of(usage, {}, "since=1.5&by=day&by=user&utc=true") == many
     for query, words in (
-        ("since=x", "since is 'x', expected a number from -1 to 9"),
-        ("since=9.5", "since is '9.5', expected a number from -1 to 9"),
-        ("utc=1", "utc is '1', expected true or false"),
+        ("since=x", 'since is "x", expected a number'),
+        ("since=1e12", "since is 1000000000000.0, expected a number from -62135510400 to 253402128000"),
+        ("utc=1", 'utc is "1", expected true or false'),
         ("by=dya", "Did you mean 'day'"),
-        ("a=1", "unk"),
+        ("a=1", "unknown parameter 'a'"),
     ):
         with pytest.raises(InputError, match=words):
-            page.read({"a": "0"}, query)
+            request_of(usage, {}, query)
     with pytest.raises(InputError, match="since is given twice"):
-        page.read({"a": "0"}, "since=1&since=2")
-    described = page.described()["parameters"]
-    assert [parameter["in"] for parameter in described] == ["path", "query", "query", "query"]
-    assert described[2]["schema"]["items"]["enum"] == ["user", "day"]
+        request_of(usage, {}, "since=1&since=2")
+    described = document()["paths"]["/v1/apps/{app}/logs"]["get"]["parameters"]
+    assert [parameter["in"] for parameter in described] == ["path", *["query"] * 4]

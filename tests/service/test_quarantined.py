@@ -10,7 +10,6 @@ import pytest
 from fake import World, request, world
 
 from audit import audit
-from themis.client import themis_pb2 as pb
 from themis.client.home import Endpoint, write_endpoint
 from themis.core import app_lifecycle, regimes
 from themis.core.leases import Leases
@@ -19,6 +18,7 @@ from themis.core.state import State
 from themis.errors import InputError
 from themis.machines.engines.program import ExecutorBroke
 from themis.model.events import GpusWithheld, JobReached, JobStopped, MachineReturned, Quarantined, Revoke
+from themis.schema import messages as schema
 from themis.service.api import reasons, views
 from themis.service.api.submission import Limit, submit
 from themis.service.engine import arbiter as arbiter_module
@@ -302,7 +302,7 @@ def test_a_service_started_with_safe_decides_nothing_and_cancels(tmp_path: Path)
         w.turn(1.0)
         assert not w.held()
         write_endpoint(tmp_path, Endpoint("127.0.0.1:1", "", 1))
-        there = doctor.Running(pb.InfoReply(unready=w.arbiter.unready()), [])
+        there = doctor.Running(schema.InfoReply(unready=w.arbiter.unready()), [])
         assert doctor._arbiter(tmp_path, there)[0] == "wrong"
         assert "decisions are off" in doctor._arbiter(tmp_path, there)[1]
 

@@ -124,8 +124,6 @@ def test_the_next_arbiter_of_a_home_adopts_its_gangs_and_one_of_another_home_get
             str(elsewhere),
             "--port",
             "0",
-            "--http-port",
-            "-1",
         ]
         root = ["--allow-root"] if os.geteuid() == 0 else []
         log = elsewhere / "run" / "bridge.log"
@@ -196,7 +194,7 @@ def test_where_no_ray_cluster_answers_up_says_so_and_ends(tmp_path: Path) -> Non
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, so nobody else listens there
         command = ["up", "--engine", "ray", "--address", f"127.0.0.1:{taken.getsockname()[1]}", "--home", str(tmp_path)]
-        command += ["--port", "0", "--http-port", "-1"]
+        command += ["--port", "0"]
         done = subprocess.run(
             [sys.executable, "-m", "themis.cli", *command],
             capture_output=True,

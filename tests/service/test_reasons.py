@@ -11,9 +11,9 @@ from fake import World, request, world
 
 from processes import wait_until
 from themis.cli import main
-from themis.client import themis_pb2 as pb
 from themis.client.client import Client
 from themis.model.events import MachineFailed
+from themis.schema import messages as schema
 from themis.service.api import views
 from themis.service.api.reasons import Code
 from themis.service.api.submission import submit
@@ -27,7 +27,7 @@ def enter(w: World, name: str = "a", **more: object) -> int:
     return int(w.ask(lambda a: submit(a, request(name, **more))).app)
 
 
-def why(w: World, app: int) -> tuple[pb.WhyReply, bytes]:
+def why(w: World, app: int) -> tuple[schema.WhyReply, bytes]:
     _, _, reply, dumped = w.ask(lambda a: views.why(a, str(app)))
     return reply, dumped
 
@@ -98,7 +98,7 @@ def test_what_simulations_say_becomes_an_estimate_and_its_range() -> None:
         ([None], (0.0, 0.0, 0.0)),
         ([], (0.0, 0.0, 0.0)),
     ):
-        reply = pb.WhyReply()
+        reply = schema.WhyReply()
         views.add_estimate(reply, found, 100.0)
         assert (reply.start_earliest, reply.start_median, reply.start_latest) == expected
         assert reply.simulations == len(found)
@@ -107,7 +107,7 @@ def test_what_simulations_say_becomes_an_estimate_and_its_range() -> None:
 @pytest.mark.slow
 def test_why_and_dump_of_a_running_service(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     home = tmp_path / "home"
-    config = Config(policy="themis", gpus=1, port=0, http_port=-1, lease_s=60, allow_root=os.geteuid() == 0)
+    config = Config(policy="themis", gpus=1, port=0, lease_s=60, allow_root=os.geteuid() == 0)
     with running(home, config), Client(home) as client:
         first = client.run(["sleep", "600"], hours=0.1, name="first").app
         second = client.run(["sleep", "600"], hours=0.1, name="second").app
@@ -132,7 +132,7 @@ def test_why_and_dump_of_a_running_service(tmp_path: Path, capsys: pytest.Captur
 def test_why_tells_of_a_planned_job_when_it_starts_and_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A waiting job of a policy that plans: its start by plan, and the interval of it by simulations."""
     home = tmp_path / "home"
-    config = Config(gpus=1, port=0, http_port=-1, policy="shockwave:round_s=60", allow_root=os.geteuid() == 0)
+    config = Config(gpus=1, port=0, policy="shockwave:round_s=60", allow_root=os.geteuid() == 0)
     with running(home, config), Client(home) as client:
         first = client.run(["sleep", "600"], hours=0.1, name="first").app
         second = client.run(["sleep", "600"], hours=0.2, name="second").app
@@ -147,7 +147,7 @@ def test_why_tells_of_a_planned_job_when_it_starts_and_ends(tmp_path: Path, caps
         client.cancel(second)
 
 
-def decided(client: Client, app: int) -> pb.WhyReply:
+def decided(client: Client, app: int) -> schema.WhyReply:
     """Why it waits, once that is known; with an interval of its start by simulations."""
     wait_until(lambda: client.why(app).code not in (Code.DECIDING, Code.WAITING), "it was decided on")
     found = client.why(app)

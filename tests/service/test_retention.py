@@ -8,10 +8,10 @@ import pytest
 from fake import World, request, world
 from test_arbiter import enter
 
-from themis.client import themis_pb2 as pb
 from themis.core.retire import is_pruned
 from themis.machines.agent.logfile import MOST, turned
 from themis.model.events import JobStopped
+from themis.schema import messages as schema
 from themis.service.api import accounts, views
 from themis.service.api.submission import submit
 from themis.service.engine import state_snapshots
@@ -56,7 +56,7 @@ def swept(w: World) -> None:
 
 
 def test_a_service_deletes_what_is_old_by_itself(tmp_path: Path) -> None:
-    with running(tmp_path, Config(gpus=1, port=0, http_port=-1)) as service:
+    with running(tmp_path, Config(gpus=1, port=0)) as service:
         of_chores = (chore.__self__ for chore in service.arbiter.housekeeping.chores)  # type: ignore[attr-defined]
         sweeper = next(sweeper for sweeper in of_chores if isinstance(sweeper, Sweeper))
         assert sweeper.root == tmp_path / "run"
@@ -151,15 +151,15 @@ def test_apps_that_are_long_over_are_told_of_as_before(tmp_path: Path, monkeypat
     clock = [1000.0]
 
     def seen(w: World) -> list[object]:
-        over = pb.AppsRequest(ended=True, user="u")
+        over = schema.AppsRequest(ended=True, user="u")
         return list(
             w.ask(
                 lambda a: (
                     views.show(a, "0"),
                     views.show(a, "two"),
                     views.apps(a, over),
-                    accounts.history(a, pb.HistoryRequest(), "u"),
-                    accounts.usage(a, pb.UsageRequest(), "u"),
+                    accounts.history(a, schema.HistoryRequest(), "u"),
+                    accounts.usage(a, schema.UsageRequest(), "u"),
                     views.owners(a),
                     views.why(a, "two")[2],
                 )

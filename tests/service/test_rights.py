@@ -55,7 +55,7 @@ def test_users_with_tokens_are_counted_where_tokens_do_not_separate(monkeypatch:
 def test_a_service_says_so_when_it_starts_and_again_where_a_user_is_added(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = Config(gpus=1, port=0, http_port=-1, allow_root=ROOT, single_trust=True, node_renew_s=1)
+    config = Config(gpus=1, port=0, allow_root=ROOT, single_trust=True, node_renew_s=1)
     with caplog.at_level(logging.WARNING), running(tmp_path, config) as up:
         assert TOKEN in caplog.text
         monkeypatch.setattr(up.arbiter.executor, "trust", lambda machine: "single")

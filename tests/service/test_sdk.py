@@ -14,15 +14,15 @@ import pytest
 
 from processes import PATIENCE_S
 from themis.client import calls
-from themis.client import themis_pb2 as pb
 from themis.client.aio import AsyncClient
 from themis.client.calls import sweep
 from themis.client.client import Client, StillActive, Unavailable
 from themis.client.command import run_request
-from themis.client.grpc_channel import METHODS
 from themis.client.notebook import COLUMNS, MOST_ROWS, Listing
 from themis.client.submit_requests import read_requests
 from themis.errors import InputError, UnknownName
+from themis.schema import messages as schema
+from themis.schema.routes import CALLS
 from themis.service.engine.config import Config
 from themis.service.operations.up import running
 
@@ -57,21 +57,30 @@ def test_every_method_of_the_api_has_a_method_of_the_clients() -> None:
     agents = {"Attend", "Estimate", "Bid"}  # of ``themis.client.agent``
     read_here = {"SubmitFile"}  # ``submit_file`` reads the file itself, with the folders of this machine
     streams = {"Dump"}  # a request without fields
-    methods = set(pb.DESCRIPTOR.services_by_name["Arbiter"].methods_by_name)
-    for method in methods - agents - read_here - streams:
+    pages = {
+        "Health",
+        "Ready",
+        "OpenApi",
+        "Metrics",
+        "Records",
+        "Bundle",
+        "Upload",
+        "Copies",
+        "Copy",
+    }  # sent and fetched
+    for method in CALLS.keys() - agents - read_here - streams - pages:
         name = names.get(method) or re.sub(r"(?<=[a-z])([A-Z])", r"_\1", method).lower()
         assert hasattr(calls, name), f"{method}: no call {name} in themis.client.calls"
         assert ("set" if method == "Set" else name) in public(Client), method
     assert streams <= {name.title() for name in public(Client)}
-    assert set(METHODS) == methods
 
 
-def made(command: str = "python train.py --lr {lr}", **more: object) -> pb.SubmitRequest:
+def made(command: str = "python train.py --lr {lr}", **more: object) -> schema.SubmitRequest:
     given = {"budget": 90, "trials": None, "tuner": "batch", "sampler": "random", "seed": 3, "gpus": 1, "name": "s"}
     parameters = more.pop("parameters", {"lr": [0.1, 0.2]})
     options = {**given, "user": "ada", "cwd": Path("/work"), "keys": {}, "unknown_work_s": 3600.0, **more}
     request = sweep(command, parameters, **options).request  # type: ignore[arg-type]
-    assert isinstance(request, pb.SubmitRequest)
+    assert isinstance(request, schema.SubmitRequest)
     request.key = ""
     return request
 
@@ -123,24 +132,24 @@ def test_a_data_directory_may_be_given_as_text(tmp_path: Path) -> None:
 
 
 def test_every_value_of_a_table_is_escaped() -> None:
-    html = Listing([pb.App(id=1, name="<script>", user="a&b", state="running")])._repr_html_()
+    html = Listing([schema.App(id=1, name="<script>", user="a&b", state="running")])._repr_html_()
     assert "<td>&lt;script&gt;</td><td>a&amp;b</td>" in html
     assert "<script>" not in html
-    assert pb.App(name="<b>")._repr_html_().count("<tr>") == 2  # type: ignore[attr-defined]
+    assert schema.App(name="<b>")._repr_html_().count("<tr>") == 2  # type: ignore[attr-defined]
     assert Listing([], "machines")._repr_html_() == "<p>No machines.</p>"
-    many = Listing([pb.User(user=f"u{i}") for i in range(MOST_ROWS + 5)])._repr_html_()
+    many = Listing([schema.User(user=f"u{i}") for i in range(MOST_ROWS + 5)])._repr_html_()
     assert many.endswith("<p>5 more.</p>")
-    shown = pb.ShowReply(app=pb.App(id=1), jobs=[pb.JobInfo(id=1, name="<i>")])
+    shown = schema.ShowReply(app=schema.App(id=1), jobs=[schema.JobInfo(id=1, name="<i>")])
     assert "&lt;i&gt;" in shown._repr_html_()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("name", [*COLUMNS, "UserUsage", "InfoReply", "Record", "Attempt"])
 def test_every_table_draws_an_empty_message(name: str) -> None:
-    assert getattr(pb, name)()._repr_html_().startswith("<table>")
+    assert getattr(schema, name)()._repr_html_().startswith("<table>")
 
 
 def test_a_message_without_columns_shows_the_fields_that_are_set() -> None:
-    rows = Listing([pb.UserUsage(user="a&b", apps=2, gpu_hours=1 / 3), pb.UserUsage(user="c", failed=1)])
+    rows = Listing([schema.UserUsage(user="a&b", apps=2, gpu_hours=1 / 3), schema.UserUsage(user="c", failed=1)])
     head = "<th>user</th><th>apps</th><th>failed</th><th>gpu hours</th>"
     assert head in rows._repr_html_()
     assert "<tr><td>a&amp;b</td><td>2</td><td>0</td><td>0.33</td></tr>" in rows._repr_html_()
@@ -156,7 +165,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     config = Config(
         gpus=2,
         port=0,
-        http_port=0,
         lease_s=2,
         tick_s=1,
         container_s=0.2,

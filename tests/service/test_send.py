@@ -100,7 +100,7 @@ def test_folders_are_sent_over_tls_by_the_command_and_by_both_clients(tmp_path: 
 
 
 def test_a_client_with_an_address_says_how_to_send(service: Daemon, tmp_path: Path) -> None:
-    address = f"http://{read_endpoint(service.home).grpc}"
+    address = f"http://{read_endpoint(service.home).address}"
     with (
         Client(address=address, token=read_token(service.home)) as client,
         pytest.raises(InputError, match="files are sent with the login of a data directory"),

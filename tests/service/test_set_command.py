@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Service]]:
     home = tmp_path_factory.mktemp("home")
-    config = Config(gpus=2, port=0, http_port=-1, lease_s=60.0, allow_root=True)
+    config = Config(gpus=2, port=0, lease_s=60.0, allow_root=True)
     with running(home, config) as up:
         yield home, up
 
@@ -95,7 +95,7 @@ def test_an_edited_file_is_taken_on_when_it_is_reloaded(
     file.write_text(
         "gpus: 2\nlease: 60s\nport: 7000\nusers: {ann: {weight: 2, budget: {hard: 5}}}\nprice: {H200: 3.5}\n"
     )
-    up.api.door = Door(changed, lambda: load(file, {"allow_root": True, "http_port": -1}, env={}))
+    up.api.door = Door(changed, lambda: load(file, {"allow_root": True}, env={}))
     code, text, error = ran(capsys, home, "--reload")
     assert (code, error) == (0, "")
     assert "users.ann.weight: none -> 2" in text

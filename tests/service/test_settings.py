@@ -53,7 +53,6 @@ def test_every_key_of_the_file_arrives(tmp_path: Path) -> None:
         seed: 4
         host: localhost
         port: 1
-        http_port: -1
         tls: on
         tls_certificate: /etc/ssl/themis.pem
         tls_key: /etc/ssl/themis.key

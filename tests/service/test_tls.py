@@ -43,7 +43,6 @@ from themis.service.operations.doctor import examine
 from themis.service.operations.tls import encrypts
 from themis.service.operations.up import Service, running
 from themis.trust.authority.ca import Authority
-from themis.trust.authority.contact import PROTOCOLS
 from themis.trust.authority.contexts import ServerFiles, TlsError, Untrusted, client_context, connect, server_context
 from themis.trust.authority.names import addresses, names_of
 
@@ -52,7 +51,7 @@ DAY = 86400.0
 
 def config(**more: object) -> Config:
     """A small service on loopback that encrypts all the same."""
-    known = {"gpus": 2, "port": 0, "http_port": 0, "tls": "on", "single_trust": True, "node_renew_s": 1.0}
+    known = {"gpus": 2, "port": 0, "tls": "on", "single_trust": True, "node_renew_s": 1.0}
     return Config(**{**known, "allow_root": os.geteuid() == 0, **more})  # type: ignore[arg-type]
 
 
@@ -116,27 +115,22 @@ def ask_over_http(address: str, token: str, context: ssl.SSLContext | None) -> i
 def test_captured_traffic_holds_neither_token_nor_jobs(tmp_path: Path, tls: str) -> None:
     with running(tmp_path, config(tls=tls)) as up:
         token, trust = read_token(tmp_path), locate(tmp_path).trust
-        with (
-            recorded(up.endpoint.grpc) as (grpc_at, grpc_bytes),
-            Client(tmp_path, address=grpc_at, trust=trust) as client,
-        ):
-            client.run(["sleep", "0.1", "secret-word-7q"], name="job-name-x9")
-            assert client.info().gpus == 2
-        with recorded(up.endpoint.http.rpartition("/")[2]) as (http_at, http_bytes):
+        with recorded(up.endpoint.address) as (at, data):
+            with Client(tmp_path, address=at, trust=trust) as client:
+                client.run(["sleep", "0.1", "secret-word-7q"], name="job-name-x9")
+                assert client.info().gpus == 2
             context = client_context(trust.pem) if tls == "on" else None
-            assert ask_over_http(http_at, token, context) == 400
-        assert len(grpc_bytes) > 500
-        assert len(http_bytes) > 300
-        words = [(token, grpc_bytes), (token, http_bytes), ("secret-word-7q", grpc_bytes), ("over-http-x9", http_bytes)]
-        found = [word.encode() in bytes(data) for word, data in words]
+            assert ask_over_http(at, token, context) == 400
+        assert len(data) > 800
+        found = [word.encode() in bytes(data) for word in (token, "secret-word-7q", "over-http-x9")]
         # Without TLS the same relay sees them: the test can fail.
-        assert found == [tls == "off"] * 4
+        assert found == [tls == "off"] * 3
 
 
-def test_both_ports_speak_tls_1_2_and_1_3_with_authenticated_ciphers_alone(tmp_path: Path) -> None:
+def test_the_port_speaks_tls_1_2_and_1_3_with_authenticated_ciphers_alone(tmp_path: Path) -> None:
     with running(tmp_path, config()) as up:
         trust = locate(tmp_path).trust
-        for address in (up.endpoint.grpc, up.endpoint.http.removeprefix("https://")):
+        for address in (up.endpoint.address,):
             port = int(address.rpartition(":")[2])
             for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
                 context = trust.context()
@@ -176,12 +170,12 @@ BROKEN: tuple[bytes, ...] = (b"\x00" * 200, b"GET / HTTP/1.1\r\n\r\n", HELLO, HE
 def test_a_thousand_broken_handshakes_leave_memory_threads_and_files_where_they_were(tmp_path: Path) -> None:
     """Garbage, plain requests, half and damaged hellos, silence; closed by the caller, or held open until the service closes."""
     with running(tmp_path, config()) as up, Client(tmp_path, timeout_s=20) as client:
-        ports = [int(a.rpartition(":")[2]) for a in (up.endpoint.grpc, up.endpoint.http)]
+        port = int(up.endpoint.address.rpartition(":")[2])
 
         def break_some(count: int) -> None:
             held: list[socket.socket] = []
             for i in range(count):
-                one = socket.create_connection(("127.0.0.1", ports[i % 2]), timeout=20)
+                one = socket.create_connection(("127.0.0.1", port), timeout=20)
                 one.sendall(BROKEN[i // 2 % len(BROKEN)])
                 if i % 4 < 2:
                     held.append(one)
@@ -219,7 +213,7 @@ def test_every_client_verifies_the_service_and_refuses_another_authority(tmp_pat
         token = read_token(tmp_path / "h")
 
         async def over_asyncio(cacert: Path | None) -> int:
-            async with AsyncClient(tmp_path / "h", address=up.endpoint.grpc, cacert=cacert) as client:
+            async with AsyncClient(tmp_path / "h", address=up.endpoint.address, cacert=cacert) as client:
                 return (await client.info()).gpus
 
         assert asyncio.run(over_asyncio(None)) == 2
@@ -229,12 +223,12 @@ def test_every_client_verifies_the_service_and_refuses_another_authority(tmp_pat
         other = Authority.open(tmp_path / "other").path
         sentence = "is not from the authority that this machine trusts"
         began = time.monotonic()
-        with Client(address=up.endpoint.grpc, token=token, cacert=other) as client:
+        with Client(address=up.endpoint.address, token=token, cacert=other) as client:
             with pytest.raises(Untrusted, match=sentence):
                 client.info()
             with pytest.raises(Untrusted, match=sentence):
                 next(iter(client.events(follow=True)))
-        log_in(tmp_path / "u", up.endpoint.grpc, token, "ca.pem", other.read_text())
+        log_in(tmp_path / "u", up.endpoint.address, token, "ca.pem", other.read_text())
         with pytest.raises(Untrusted, match=sentence):
             asyncio.run(over_asyncio(other))
         with Light(tmp_path / "u") as light, pytest.raises(Untrusted, match=sentence):
@@ -247,13 +241,13 @@ def test_a_variable_names_the_certificate_for_jobs_and_scripts(tmp_path: Path, m
     with running(tmp_path / "h", config()) as up:
         token = read_token(tmp_path / "h")
         monkeypatch.setenv("THEMIS_CACERT", str(tmp_path / "h" / "authority" / "ca.pem"))
-        with Client(tmp_path, address=f"https://{up.endpoint.grpc}", token=token) as client:
+        with Client(tmp_path, address=f"https://{up.endpoint.address}", token=token) as client:
             assert client.info().gpus == 2
         monkeypatch.setenv("THEMIS_CACERT", str(tmp_path / "none.pem"))
         with pytest.raises(
             InputError, match=r"cannot read .*none.pem.*No such file.*log in again, or set THEMIS_CACERT"
         ):
-            Client(tmp_path, address=f"https://{up.endpoint.grpc}", token=token)
+            Client(tmp_path, address=f"https://{up.endpoint.address}", token=token)
 
 
 def test_an_address_that_is_not_loopback_is_never_called_without_tls_unless_it_says_so(tmp_path: Path) -> None:
@@ -337,13 +331,13 @@ def test_tls_to_a_plain_service_and_plain_text_to_one_with_tls(tmp_path: Path) -
     pem = Authority.open(tmp_path / "a").pem
     with (
         running(tmp_path / "plain", config(tls="off")) as up,
-        Client(tmp_path / "plain", address=up.endpoint.grpc, trust=Trust("ca.pem", pem), timeout_s=4) as client,
+        Client(tmp_path / "plain", address=up.endpoint.address, trust=Trust("ca.pem", pem), timeout_s=4) as client,
         pytest.raises(ThemisError, match=r"answers without TLS.*themis login http://"),
     ):
         client.info()
     with running(tmp_path / "tls", config()) as up:
         with (
-            Client(tmp_path / "tls", address=f"http://{up.endpoint.grpc}", timeout_s=4) as client,
+            Client(tmp_path / "tls", address=f"http://{up.endpoint.address}", timeout_s=4) as client,
             pytest.raises(ThemisError, match=r"speaks TLS, and this login does not: log in again with `themis login"),
         ):
             client.info()
@@ -404,9 +398,8 @@ def test_an_administrators_own_certificate_serves_and_a_new_one_is_read_while_a_
             key.write_bytes(second_key.read_bytes())
 
             def serves(ca: str) -> bool:
-                for address in (up.endpoint.grpc, up.endpoint.http.removeprefix("https://")):
+                for address in (up.endpoint.address,):
                     context = client_context(ca)
-                    context.set_alpn_protocols(PROTOCOLS)
                     try:
                         connect("127.0.0.1", int(address.rpartition(":")[2]), context, name="gpu.company.org").close()
                     except Untrusted:
@@ -429,15 +422,15 @@ def test_a_certificate_that_the_system_trusts_needs_no_fingerprint(
     (tmp_path / "roots.pem").write_text(pem)
     with running(tmp_path / "h", config(tls_certificate=str(certificate), tls_key=str(key))) as up:
         token, mine = read_token(tmp_path / "h"), str(tmp_path / "u")
-        with Client(address=up.endpoint.grpc, token=token, cacert=SYSTEM) as client, pytest.raises(Untrusted):
+        with Client(address=up.endpoint.address, token=token, cacert=SYSTEM) as client, pytest.raises(Untrusted):
             client.info()
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "roots.pem"))
-        answer = themis("login", up.endpoint.grpc, "--data-dir", mine, text=token)
+        answer = themis("login", up.endpoint.address, "--data-dir", mine, text=token)
         assert answer.returncode == 0, answer.stderr
         assert read_endpoint(tmp_path / "u").cacert == SYSTEM
         with Client(tmp_path / "u") as client, Light(tmp_path / "u") as light:
             assert client.info().gpus == light.call("Info")["gpus"] == 2
-        with Client(address=f"https://{up.endpoint.grpc}", token=token) as client:
+        with Client(address=f"https://{up.endpoint.address}", token=token) as client:
             assert client.info().gpus == 2
 
 
@@ -508,17 +501,17 @@ def test_the_services_own_certificate_is_renewed_while_it_serves(
         assert client.info().gpus == 2
         before = {one.of: one.expires for one in shown(tmp_path)}
         up.certificates._clock = up.certificates.authority._clock = lambda: time.time() + 61 * DAY
-        wait_until(lambda: up.certificates.facts.expires > before["HTTP"] + 60 * DAY, "it is renewed")
+        wait_until(lambda: up.certificates.facts.expires > before["service"] + 60 * DAY, "it is renewed")
         up.certificates._clock = up.certificates.authority._clock = time.time
         assert {one.of for one in shown_raw(up)} == {"after"}
 
 
 def shown_raw(up: Service) -> list[object]:
-    """Both ports show a certificate that this machine's clock does not accept yet, so it is the new one."""
+    """The port shows a certificate that this machine's clock does not accept yet, so it is the new one."""
     from types import SimpleNamespace
 
     out = []
-    for address in (up.endpoint.grpc, up.endpoint.http.removeprefix("https://")):
+    for address in (up.endpoint.address,):
         context = locate(up.arbiter.journal.path.parent).trust.context()
         with pytest.raises(Untrusted, match="not valid yet"):
             connect("127.0.0.1", int(address.rpartition(":")[2]), context)
@@ -528,7 +521,7 @@ def shown_raw(up: Service) -> list[object]:
 
 def test_a_restart_that_turns_tls_on_or_off_is_followed_by_clients_of_the_data_directory(tmp_path: Path) -> None:
     with running(tmp_path, config(tls="off")) as up:
-        port = int(up.endpoint.grpc.rpartition(":")[2])
+        port = int(up.endpoint.address.rpartition(":")[2])
         client = Client(tmp_path, timeout_s=30)
         assert client.info().gpus == 2
     with client:
@@ -543,7 +536,7 @@ def test_doctor_metrics_and_backups_know_the_certificate(tmp_path: Path) -> None
     with running(home, config()) as up:
         (said,) = [check for check in examine(home) if check["check"] == "certificate"]
         assert said["state"] == "ok"
-        assert re.search(r"encrypted; gRPC until 20.*, HTTP until 20.*, authority until 20", said["finding"])
+        assert re.search(r"encrypted; service until 20.*, authority until 20", said["finding"])
         page = http.client.HTTPSConnection(
             up.endpoint.http.removeprefix("https://"),
             timeout=PATIENCE_S,
@@ -576,33 +569,33 @@ def test_login_pins_what_the_user_compared_and_refuses_all_else(tmp_path: Path) 
     with running(home, config()) as up:
         added = themis("user", "add", "bob", "--data-dir", str(home))
         token, fingerprint = added.stdout.strip(), up.certificates.fingerprint
-        line = f"themis login {up.endpoint.grpc} --fingerprint {fingerprint}"
+        line = f"themis login {up.endpoint.address} --fingerprint {fingerprint}"
         assert line in added.stderr
-        asked = themis("login", up.endpoint.grpc, *mine, text=token)
+        asked = themis("login", up.endpoint.address, *mine, text=token)
         assert (asked.returncode, asked.stdout) == (2, "")
         assert f"add --fingerprint {fingerprint}." in asked.stderr
-        wrong = themis("login", up.endpoint.grpc, "--fingerprint", "ab" * 32, *mine, text=token)
+        wrong = themis("login", up.endpoint.address, "--fingerprint", "ab" * 32, *mine, text=token)
         assert (wrong.returncode, "another program answers there" in wrong.stderr) == (2, True)
-        unknown = themis("login", up.endpoint.grpc, "--cacert", "system", *mine, text=token)
+        unknown = themis("login", up.endpoint.address, "--cacert", "system", *mine, text=token)
         assert (unknown.returncode, "not from the authority" in unknown.stderr) == (2, True)
         assert not (tmp_path / "u").exists()
-        right = themis("login", up.endpoint.grpc, "--fingerprint", fingerprint, *mine, text=token)
-        assert (right.returncode, right.stdout) == (0, f"You are bob at {up.endpoint.grpc}.\n"), right.stderr
+        right = themis("login", up.endpoint.address, "--fingerprint", fingerprint, *mine, text=token)
+        assert (right.returncode, right.stdout) == (0, f"You are bob at {up.endpoint.address}.\n"), right.stderr
         assert read_endpoint(tmp_path / "u").cacert == "ca.pem"
         assert themis("queue", *mine).returncode == 0
         listed = json.loads(themis("certificates", "-o", "json", *mine).stdout)
         assert [(row["certificate"], row["fingerprint"]) for row in listed] == [
-            ("gRPC", ""),
+            ("service", ""),
             ("authority", fingerprint),
         ]
         by_file = themis(
-            *f"login {up.endpoint.grpc} --cacert".split(), str(home / "authority/ca.pem"), *mine, text=token
+            *f"login {up.endpoint.address} --cacert".split(), str(home / "authority/ca.pem"), *mine, text=token
         )
         assert by_file.returncode == 0, by_file.stderr
-        plain = themis("login", f"http://{up.endpoint.grpc}", *mine, text=token)
+        plain = themis("login", f"http://{up.endpoint.address}", *mine, text=token)
         assert (plain.returncode, "speaks TLS" in plain.stderr) == (2, True)
     # Another service on the same address: the pinned authority is not its own.
-    with running(tmp_path / "other", config(port=int(up.endpoint.grpc.rpartition(":")[2]))):
+    with running(tmp_path / "other", config(port=int(up.endpoint.address.rpartition(":")[2]))):
         for verb in ("queue", "doctor"):
             answer = themis(verb, *mine)
             assert answer.returncode != 0
@@ -615,7 +608,7 @@ def test_login_pins_what_the_user_compared_and_refuses_all_else(tmp_path: Path) 
 def test_login_at_a_terminal_shows_the_fingerprint_and_asks(tmp_path: Path, answer: str) -> None:
     with running(tmp_path / "h", config()) as up:
         token, fingerprint = read_token(tmp_path / "h"), up.certificates.fingerprint
-        words = [sys.executable, "-m", "themis", "login", up.endpoint.grpc, "--data-dir", str(tmp_path / "u")]
+        words = [sys.executable, "-m", "themis", "login", up.endpoint.address, "--data-dir", str(tmp_path / "u")]
         own, its = pty.openpty()
         with process_of(words, stdin=its, stdout=its, stderr=its, start_new_session=True) as process:
             os.close(its)
@@ -683,14 +676,14 @@ def test_the_start_on_every_address_says_how_to_log_in_and_off_is_warned_of(
     caplog.clear()
     with caplog.at_level(logging.WARNING), running(tmp_path / "b", config(tls="auto", host="0.0.0.0")) as up:
         assert "can be reached" not in caplog.text
-        assert up.endpoint.grpc.startswith("127.0.0.1:")
-        assert up.endpoint.public.endswith(up.endpoint.grpc.removeprefix("127.0.0.1"))
+        assert up.endpoint.address.startswith("127.0.0.1:")
+        assert up.endpoint.public.endswith(up.endpoint.address.removeprefix("127.0.0.1"))
         with Client(tmp_path / "b") as client:
             assert client.info().gpus == 2
         for address in addresses() - {"127.0.0.1"}:  # it is for all of this machine's
             if ":" not in address:
                 connect(
-                    address, int(up.endpoint.grpc.rpartition(":")[2]), locate(tmp_path / "b").trust.context()
+                    address, int(up.endpoint.address.rpartition(":")[2]), locate(tmp_path / "b").trust.context()
                 ).close()
 
 
@@ -704,7 +697,7 @@ def test_files_of_settings_say_what_is_wrong(tmp_path: Path) -> None:
     assert load(None, {"tls_names": "a.b, c.d"}, {}).tls_names == "a.b, c.d"
     for text, words in (
         ("tls: maybe", "line 1: key 'tls': got 'maybe'"),
-        ("tls_key: /k.pem", "key 'tls_key' needs a tls_certificate; give both"),
+        ("tls_key: /k.pem", "tls_key is /k.pem, but there is no tls_certificate; give both"),
         ("tls_certificate: c.pem", "expected an absolute path"),
         ("tls_names: 'a b/c'", "expected host names or IP addresses"),
     ):

@@ -13,8 +13,8 @@ import pytest
 from daemon import PROGRAMS, QUICK, Daemon, daemon
 
 from processes import PATIENCE_S, wait_until
-from themis.client import themis_pb2 as pb
 from themis.client.client import Client
+from themis.schema import messages as schema
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 SCRIPTS = Path(__file__).parents[1] / "machines" / "programs"
@@ -49,10 +49,10 @@ def checkpoints(service: Daemon, client: Client, app: int) -> Path:
 
 def told(client: Client, kind: str) -> list[dict[str, Any]]:
     """The journal's records of a kind."""
-    return [json.loads(record.json) for record in client.events() if record.kind == kind]
+    return [record.record for record in client.events() if record.kind == kind]
 
 
-def preempted(job: pb.JobInfo) -> list[str]:
+def preempted(job: schema.JobInfo) -> list[str]:
     """Endings of all attempts but the last."""
     return [attempt.ending for attempt in job.attempts[:-1]]
 

@@ -62,7 +62,7 @@ def test_an_address_can_be_read_by_all_and_written_by_its_owner(tmp_path: Path) 
     for umask in (0o000, 0o077):
         before = os.umask(umask)
         try:
-            write_endpoint(tmp_path, Endpoint(grpc="h:1", http="", pid=0))
+            write_endpoint(tmp_path, Endpoint(http="http://h:1", pid=0))
         finally:
             os.umask(before)
         assert stat.S_IMODE((tmp_path / "endpoint.json").stat().st_mode) == 0o644

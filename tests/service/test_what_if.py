@@ -1,4 +1,4 @@
-"""What-if of a running service: real small processes, over gRPC, HTTP and the command; rights; what then happens."""
+"""What-if of a running service: real small processes, over HTTP and the command; rights; what then happens."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fake import world
 
 from processes import wait_until
 from themis.cli import main
-from themis.client import themis_pb2 as pb
 from themis.client.client import OVER, Client
 from themis.client.home import log_in, read_endpoint, read_token
 from themis.errors import ThemisError
+from themis.schema import messages as schema
 from themis.service.api import what_if
 
 WORK_S = 20.0
@@ -69,7 +69,7 @@ def test_a_what_if_of_a_running_service_and_what_then_happened(
             assert client.info().policy == "fifo"
 
             # A user sees the own apps and the totals, and leaves out no one else's.
-            log_in(tmp_path / "bob", read_endpoint(service.home).grpc, token)
+            log_in(tmp_path / "bob", read_endpoint(service.home).address, token)
             with Client(tmp_path / "bob") as bob:
                 own = bob.what_if(["drf"], horizon_s=SOON_S, simulations=2, arrivals=False)
                 assert [app.user for app in own.apps] == ["bob"]
@@ -132,17 +132,17 @@ def test_a_what_if_of_a_running_service_and_what_then_happened(
 
 
 def test_what_the_process_cannot_answer_is_a_sentence(tmp_path: Path) -> None:
-    asked = what_if.question_of(pb.WhatIfRequest())
+    asked = what_if.question_of(schema.WhatIfRequest())
     with pytest.raises(ThemisError, match="is not a data directory"):
         what_if.ask(tmp_path, b'{"kind":"themis-state","policy":"fifo"}', 0.0, asked)
 
 
 def test_questions_are_bounded() -> None:
     for request, words in (
-        (pb.WhatIfRequest(simulations=101), "simulations is 101, expected 0"),
-        (pb.WhatIfRequest(policies=["drf"] * 17), "policies has 17 entries, expected at most 16"),
-        (pb.WhatIfRequest(horizon_s=-1.0), "the horizon is -1"),
-        (pb.WhatIfRequest(horizon_s=math.nan), "the horizon is nan"),
+        (schema.WhatIfRequest(simulations=101), "simulations is 101, expected 0"),
+        (schema.WhatIfRequest(policies=["drf"] * 17), "policies has 17 entries, expected at most 16"),
+        (schema.WhatIfRequest(horizon_s=-1.0), "the horizon is -1"),
+        (schema.WhatIfRequest(horizon_s=math.nan), "the horizon is nan"),
     ):
         with pytest.raises(ThemisError, match=words):
             what_if.question_of(request)
@@ -150,4 +150,4 @@ def test_questions_are_bounded() -> None:
 
 def test_a_question_that_does_not_fit_is_refused_before_a_process_starts(tmp_path: Path) -> None:
     with world(tmp_path, 2, policy="fifo") as w, pytest.raises(ThemisError, match="no app is in the system"):
-        w.ask(lambda a: what_if.check(a.state, what_if.question_of(pb.WhatIfRequest())))
+        w.ask(lambda a: what_if.check(a.state, what_if.question_of(schema.WhatIfRequest())))

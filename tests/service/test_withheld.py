@@ -8,12 +8,12 @@ from pathlib import Path
 from fake import World, request, world
 
 from themis.cli.table_columns import NODES
-from themis.client import themis_pb2 as pb
-from themis.client.as_json import as_dict
 from themis.core.scheduler import Scheduler
 from themis.machines.engines.program import GangIntrudes
 from themis.model.events import GpusIntruded, GpusWithheld, Grant, JobStarted, JobStopped
 from themis.model.log import decode
+from themis.schema import messages as schema
+from themis.schema.wire import as_dict
 from themis.service.api import views
 from themis.service.api.submission import submit
 from themis.service.engine.journal import read_records
@@ -114,7 +114,7 @@ def test_a_gang_on_anothers_gpu_is_named_in_its_own_warning_and_the_holder_keeps
         found = GangIntrudes(app=0, job=0, attempt=1, machine=0, gpus=(theirs,), pids=(4711,))
 
         def warnings() -> list[str]:
-            return [str(app.warning) for app in w.ask(lambda a: views.apps(a, pb.AppsRequest())).apps]
+            return [str(app.warning) for app in w.ask(lambda a: views.apps(a, schema.AppsRequest())).apps]
 
         def recorded() -> list[GpusIntruded]:
             rows = read_records(w.arbiter.journal.path, 0, 1000)

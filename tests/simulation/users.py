@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from simulation.plan import Action, Submission
 from simulation.settings import configured
-from themis.client import themis_pb2 as pb
 from themis.errors import InputError
+from themis.schema import messages as schema
 from themis.service.api.submission import DiskLow, submit
 from themis.service.engine.arbiter import Arbiter
 from themis.service.engine.pending_calls import Call, Closed
@@ -133,19 +133,19 @@ class Users:
             self.world.tell(f"{event} is acknowledged as change {reply.result()}")
 
 
-def request(event: Submission) -> pb.SubmitRequest:
+def request(event: Submission) -> schema.SubmitRequest:
     """As it goes over the wire."""
-    program = pb.Program(argv=event.behaviour.argv(), cwd="/tmp", grace_s=event.grace_s, work_is_time=True)
-    return pb.SubmitRequest(
+    program = schema.Program(argv=event.behaviour.argv(), cwd="/tmp", grace_s=event.grace_s, work_is_time=True)
+    return schema.SubmitRequest(
         name=event.key,
         user=f"u{int(event.key[1:]) % 3}",
         key=event.key,
         weight=event.weight,
         retries=50,
         jobs=[
-            pb.Job(
+            schema.Job(
                 name=f"j{i}",
-                regimes=[pb.Regime(steps=event.behaviour.work_s)],
+                regimes=[schema.Regime(steps=event.behaviour.work_s)],
                 gpus_min=event.gpus[0],
                 gpus_max=event.gpus[1],
                 program=program,

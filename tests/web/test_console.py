@@ -16,8 +16,8 @@ from chromium import Seen, chromium, page_of
 from daemon import QUICK, Daemon, daemon
 
 from pictures import reduce
-from themis.client import themis_pb2 as pb
 from themis.client.home import read_endpoint
+from themis.schema import messages as schema
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 AXE = Path(os.environ.get("THEMIS_AXE", Path(__file__).parents[2] / "build" / "axe" / "package" / "axe.min.js"))
@@ -53,20 +53,20 @@ class World:
         self, name: str, *argv: str, user: str = "", gpus: int = 1, jobs: int = 1, env: dict[str, str] | None = None
     ) -> int:
         """An app of jobs that run this program."""
-        job = pb.Job(gpus_min=gpus, gpus_max=gpus, regimes=[pb.Regime(steps=300)])
-        job.program.CopyFrom(pb.Program(argv=list(argv), cwd="/tmp", work_is_time=True, env=env or {}))
+        job = schema.Job(gpus_min=gpus, gpus_max=gpus, regimes=[schema.Regime(steps=300)])
+        job.program = schema.Program(argv=list(argv), cwd="/tmp", work_is_time=True, env=env or {})
         with self.service.client() as client:
-            made = client.submit(pb.SubmitRequest(name=name, user=user, jobs=[job] * jobs))
+            made = client.submit(schema.SubmitRequest(name=name, user=user, jobs=[job] * jobs))
         return int(made.app)
 
     def sweep(self, name: str, user: str) -> int:
         """An app of jobs that train with a rate each and report their losses."""
         jobs = [
-            pb.Job(
+            schema.Job(
                 gpus_min=2,
                 gpus_max=2,
-                regimes=[pb.Regime(steps=600)],
-                program=pb.Program(
+                regimes=[schema.Regime(steps=600)],
+                program=schema.Program(
                     argv=[sys.executable, "-c", TRAINS],
                     cwd="/tmp",
                     env={"THEMIS_PARAMS": json.dumps({"lr": rate, "width": width})},
@@ -74,9 +74,9 @@ class World:
             )
             for rate, width in ((0.3, 64), (0.1, 64), (0.03, 128), (0.01, 256))
         ]
-        curve = pb.CurveStopping(check_steps=10, keep=4, confidence=0.95, warmup=50)
+        curve = schema.CurveStopping(check_steps=10, keep=4, confidence=0.95, warmup=50)
         with self.service.client() as client:
-            return int(client.submit(pb.SubmitRequest(name=name, user=user, jobs=jobs, curve=curve)).app)
+            return int(client.submit(schema.SubmitRequest(name=name, user=user, jobs=jobs, curve=curve)).app)
 
     def end(self, *apps: int) -> None:
         """Cancel what still runs."""

@@ -15,9 +15,9 @@ from daemon import QUICK, Daemon, daemon
 from test_console import AXE, LOOKS, SHOTS, check_with_axe, need_axe
 
 from processes import PATIENCE_S, wait_until
-from themis.client import themis_pb2 as pb
 from themis.client.client import Client
 from themis.client.home import read_endpoint
+from themis.schema import messages as schema
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 TABS = ("/users", "/fairness", "/admin", "/admin/users", "/admin/settings", "/admin/journal")
@@ -41,16 +41,16 @@ class World:
 
 def submit(client: Client, name: str, user: str, gpus: int, jobs: int) -> None:
     client.submit(
-        pb.SubmitRequest(
+        schema.SubmitRequest(
             name=name,
             user=user,
             jobs=[
-                pb.Job(
+                schema.Job(
                     name=f"{name}-{i}",
                     gpus_min=gpus,
                     gpus_max=gpus,
-                    regimes=[pb.Regime(steps=300)],
-                    program=pb.Program(argv=["sleep", "300"], cwd="/tmp", work_is_time=True),
+                    regimes=[schema.Regime(steps=300)],
+                    program=schema.Program(argv=["sleep", "300"], cwd="/tmp", work_is_time=True),
                 )
                 for i in range(jobs)
             ],

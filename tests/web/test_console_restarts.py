@@ -171,7 +171,7 @@ def test_open_pages_say_that_the_service_is_away_and_lead_to_sign_in_when_it_is_
         form.page.fill("form.filter input[name=value]", "5s")
         world.service.kill()
         now.page.wait_for_selector(".stale >> text=Not live")
-        world.service.options = (*world.service.options, "--http-port", port)
+        world.service.options = (*world.service.options, "--port", port)
         world.service.up()
         now.page.wait_for_url("**/console/sign-in?after=*")
         now.page.fill("#token", world.token)

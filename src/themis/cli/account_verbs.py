@@ -75,7 +75,7 @@ def history(
 
     Example: [cyan]themis history --since 7d --state failed --attempts[/cyan]
     """
-    from themis.client.as_json import as_dict
+    from themis.schema.wire import as_dict
 
     form, file = target(form, output)
     now = time.time()
@@ -118,7 +118,7 @@ def usage(
 
     Example: [cyan]themis usage --since 30d --by user,gpu_type -o november.csv[/cyan]
     """
-    from themis.client.as_json import as_dict
+    from themis.schema.wire import as_dict
 
     form, file = target(form, output)
     names = [word.strip() for word in by.split(",") if word.strip()]

@@ -17,9 +17,9 @@ from themis.cli.table_columns import NODES, WHO, Columns, check_output, connect,
 from themis.errors import InputError
 
 if TYPE_CHECKING:
-    from themis.client import themis_pb2 as pb
     from themis.client.light import Service
     from themis.client.sending import Sender
+    from themis.schema import messages as schema
 
 SENDS = re.compile(r"""^\s*["']?send["']?\s*:|[{,]\s*["']?send["']?\s*:""", re.MULTILINE)
 """A job file that may have the key ``send``."""
@@ -132,7 +132,7 @@ def _sender(service: Service) -> Sender:
     from themis.client.sending import Sender
 
     info = service.call("Info")
-    return Sender(service.home, int(info.get("max_bundle", 0)), say, int(info.get("http_port", 0)))
+    return Sender(service.home, int(info.get("max_bundle", 0)), say)
 
 
 def _send(service: Service, folder: str, program: dict[str, Any]) -> None:
@@ -204,8 +204,7 @@ def fetch(
     with service_of(home) as service:
         name = service.call("Show", app=app)["app"]["name"]
         folder = Path(to or name)
-        port = int(service.call("Info").get("http_port", 0))
-        for made in fetch_files(service.home, port, app, folder, job):
+        for made in fetch_files(service.home, app, folder, job):
             print(made, flush=True)
 
 
@@ -239,7 +238,7 @@ def wait(
         raise SystemExit(1)
 
 
-def _over(ended: pb.App) -> bool:
+def _over(ended: schema.App) -> bool:
     """Print how an app ended; returns whether it completed."""
     why = f": {ended.reason}" if ended.reason else "."
     say(f"App {ended.id} {ended.state}{why}")
@@ -285,7 +284,7 @@ def submit(
                 print(f"{app.app} {app.name}", flush=True)
 
 
-def _read_here(service: Service, text: str, file: Path, user: str) -> list[pb.SubmitReply]:
+def _read_here(service: Service, text: str, file: Path, user: str) -> list[schema.SubmitReply]:
     """Submit a job file that is read here: the service is another user's, without this user's profiles, or folders are sent."""
     from themis.client.submit_requests import text_requests
 

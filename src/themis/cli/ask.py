@@ -176,17 +176,17 @@ def why(
 
     Example: [cyan]themis why 3[/cyan]
     """
-    from themis.client.as_json import as_dict
+    from themis.schema.wire import as_dict
 
     with connect(home) as client:
         for _ in again(watch, output, f"themis why {app}"):
             found = client.why(app)
             now = {key: value for key, value in as_dict(found).items() if key != "json"}
-            story = json.loads(found.json)
+            story = json.loads(found.story)
             if output != "table":
                 dump({"now": now, **story}, output)
                 continue
-            simulated = found.HasField("start_median")
+            simulated = found.start_median is not None
             now_and_later = (*why_now(found, verbose=verbose), *planned_now(story, simulated=simulated))
             print_lines((*now_and_later, *delivered_now(story)))
             if verbose:
@@ -275,9 +275,9 @@ def events(
     check_output(output)
     with connect(home) as client:
         for record in client.events(after, follow=follow, limit=limit, user=user):
-            line = json.loads(record.json)
+            line = record.record
             if output == "json":
-                print(record.json, flush=True)
+                print(record.line, flush=True)
             elif output == "yaml":
                 dump([line], output)
             else:

@@ -29,7 +29,8 @@ def certificates(output: Output = "table", home: Home = None) -> None:
         found = shown(where)
     except OSError as error:
         raise ThemisError(
-            f"the service at {read_endpoint(where).grpc} does not answer ({error.strerror or error}); check that `themis up` runs."
+            f"the service at {read_endpoint(where).address} does not answer ({error.strerror or error}); check that `themis up` "
+            "runs."
         ) from None
     rows = [
         {

@@ -97,7 +97,7 @@ def what_if(workload: str, options: Options, *, profiles: str, jobs: int, as_jso
 def what_if_live(options: Options, home: Path | None, *, as_json: bool, quiet: bool) -> None:
     """The same of the running service."""
     from themis.cli.table_columns import connect
-    from themis.client.as_json import as_dict
+    from themis.schema.wire import as_dict
 
     if options.at:
         raise InputError("--at is for a data directory or a log; a running service is asked about now. Drop --live.")

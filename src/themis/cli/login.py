@@ -114,6 +114,6 @@ def sign_in(home: Path, address: str, trust: Trust) -> tuple[str, float]:
 def _earlier(home: Path, address: str) -> str:
     """The token of an earlier login at this service, or empty."""
     with suppress(InputError):
-        if read_endpoint(home).grpc == address:
+        if read_endpoint(home).address == address:
             return read_token(home)
     return ""

@@ -115,14 +115,16 @@ def compare(
 
 def replay_home(home: Path, book: ProfileBook | None) -> Replayed:
     """Replay the journal of a data directory, with the speeds of its submissions."""
-    from themis.client import themis_pb2 as pb
+    from themis.schema import messages as schema
     from themis.service.engine.kept_copies import journal_of
     from themis.service.engine.recovery import kept_book
     from themis.service.engine.speed_estimator import read_profile
     from themis.sim.replay import replay_records
 
     with journal_of(home) as journal:
-        submitted = [read_profile(name, pb.Profile.FromString(message)) for name, message in journal.profiles()]
+        submitted = [
+            read_profile(name, schema.Profile.model_validate_json(message)) for name, message in journal.profiles()
+        ]
         return replay_records(
             journal.records(),
             name=str(home),

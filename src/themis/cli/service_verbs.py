@@ -135,14 +135,10 @@ def _serve(
     ``options`` : settings that have an option of their own. ``how`` : more for ``serve_until_told``.
     """
     import logging
-    import os
 
     from themis.data_dir import default_home
     from themis.service.engine.config import LISTEN
     from themis.service.operations.service_settings import load
-
-    # Agents are started with fork and exec while gRPC's threads run; its fork handlers would print a warning about that.
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     from themis.service.operations.until_stopped import serve_until_told
     from themis.service.operations.up import Service
 
@@ -183,12 +179,12 @@ def _serve(
         )
         out.print(
             f"Themis schedules {counted(size, 'GPU')} on {counted(there, 'machine')} with the policy {arbiter.config.policy}; "
-            f"data directory {where}, gRPC on {service.endpoint.grpc}, console on {service.endpoint.http or 'no port'}.",
+            f"data directory {where}, API and console on {service.endpoint.http}.",
             markup=False,
             soft_wrap=True,
         )
         if service.certificates is not None and (pin := service.certificates.fingerprint):
-            at = service.endpoint.public or service.endpoint.grpc
+            at = service.endpoint.public or service.endpoint.address
             out.print(
                 f"Users of other machines log in with: themis login {at} --fingerprint {pin}",
                 markup=False,
@@ -291,7 +287,7 @@ def _machines() -> tuple[set[str], bool]:
     from themis.data_dir import default_home
 
     try:
-        local = read_endpoint(default_home()).grpc.rpartition(":")[0] in ("127.0.0.1", "[::1]", "localhost")
+        local = read_endpoint(default_home()).address.rpartition(":")[0] in ("127.0.0.1", "[::1]", "localhost")
         with Client(timeout_s=2.0) as client:
             return {node.gpu_type for node in client.nodes()}, local and client.info().engine == "local"
     except ThemisError:

@@ -63,7 +63,7 @@ def set_(
 
     Example: [cyan]themis set policy=themis:f=0.4 lease=5m users.ann.weight=2[/cyan]
     """
-    from themis.client.as_json import as_dict
+    from themis.schema.wire import as_dict
 
     if values and reload:
         raise InputError("--reload cannot be combined with KEY=VALUE; use two commands.")

@@ -35,7 +35,7 @@ LIGHT: Mapping[str, str] = {
     "agent token": "agent_verbs",
     "agent remove": "agent_verbs",
 }
-"""Verbs whose modules load quickly: no typer, rich, gRPC, pydantic or numpy until they are needed."""
+"""Verbs whose modules load quickly: no typer, rich, httpx, pydantic or numpy until they are needed."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:

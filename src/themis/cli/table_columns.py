@@ -114,7 +114,7 @@ def show_list(
 
 
 def _as_dict(message: Any) -> dict[str, Any]:
-    from themis.client.as_json import as_dict
+    from themis.schema.wire import as_dict
 
     return as_dict(message)
 
@@ -449,9 +449,9 @@ def why_now(found: Any, *, verbose: bool = False) -> list[str]:
             f"Fair share: {found.fair:.0%} of the cluster (weight {found.weight:.3g}; shared between {found.between})."
         )
     lines += _own_share(found, verbose=verbose)
-    if found.HasField("start_median"):
+    if found.start_median is not None:
         earliest = clock(found.start_earliest)
-        latest = clock(found.start_latest) if found.HasField("start_latest") else "much later"
+        latest = clock(found.start_latest) if found.start_latest is not None else "much later"
         # The output has a resolution of one second.
         between = f", between {earliest} and {latest}" if earliest != latest else ""
         lines.append(
@@ -463,14 +463,14 @@ def why_now(found: Any, *, verbose: bool = False) -> list[str]:
 
 def _own_share(found: Any, *, verbose: bool) -> list[str]:
     """GPU time that the app lent or borrowed, and its expected end, both now and on its own share."""
-    if not found.HasField("rho_reference"):
+    if found.rho_reference is None:
         return []
     text, hours = "", abs(found.lent_gpu_hours)
     if hours >= LENT:
         lent = found.lent_gpu_hours > 0
         text = f"It {'lent' if lent else 'borrowed'} {hours:.1f} GPU hours {'to' if lent else 'from'} other apps"
-        text += f"; it gets them back by {clock(found.lent_back)}. " if found.HasField("lent_back") else ". "
-    if found.HasField("expected_end"):
+        text += f"; it gets them back by {clock(found.lent_back)}. " if found.lent_back is not None else ". "
+    if found.expected_end is not None:
         text += (
             f"It is expected to end at {clock(found.expected_end)}; on its own share of the cluster it would end at "
         )
@@ -486,7 +486,7 @@ def _position(found: Any, *, verbose: bool) -> list[str]:
     def fairness(rho: float) -> str:
         return f", {fair_share(rho)}" if verbose and known(rho) else ""
 
-    own = fairness(found.rho) if found.HasField("rho") else ""
+    own = fairness(found.rho) if found.rho is not None else ""
     if found.of == 1:
         return [f"It is the only app that wants GPUs{own}."]
     order = "apps without GPUs first, then those furthest below their fair share"

@@ -13,8 +13,8 @@ from themis.cli.output import say
 from themis.errors import ThemisError
 
 if TYPE_CHECKING:
-    from themis.client import themis_pb2 as pb
     from themis.client.client import Client
+    from themis.schema import messages as schema
 
 FIRST_S = 3.0
 """Seconds before the first message."""
@@ -24,7 +24,7 @@ LOOK_S = 5.0
 """Seconds between two looks at the app."""
 
 
-def state_of(app: pb.App) -> str:
+def state_of(app: schema.App) -> str:
     """The state of an active app, as one sentence."""
     who = f"App {app.id}, {app.name},"
     if app.state == "running":
@@ -58,7 +58,7 @@ class Notifier:
         """The job wrote something, which shows that it runs."""
         self.next_s = self.clock() + EVERY_S
 
-    def update(self, app: pb.App) -> None:
+    def update(self, app: schema.App) -> None:
         """Print the app's state if it changed, or if the last message was a minute ago."""
         now = self.clock()
         kind = app.state + app.reason  # without the progress, which always changes
@@ -79,7 +79,7 @@ def notified(client: Client, app: int | str) -> Iterator[Notifier]:
                 found = client.show(app).app
             except ThemisError:
                 continue  # the thread that copies the output reports it
-            if found.HasField("ended"):
+            if found.ended is not None:
                 return
             notifier.update(found)
 

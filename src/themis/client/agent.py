@@ -15,9 +15,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from themis.client import themis_pb2 as pb
+from themis.client.calls import made
 from themis.client.client import Client, Unavailable
 from themis.errors import InputError
+from themis.schema import messages as schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +58,12 @@ class Bid:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """GPUs offered to several apps; ``message`` is the whole offer, see ``themis.proto``."""
+    """GPUs offered to several apps; ``message`` is the whole offer, see ``schema.messages``."""
 
-    message: pb.Offer
+    message: schema.Offer
 
     @property
-    def app(self) -> pb.Picture:
+    def app(self) -> schema.Picture:
         """The app as the service sees it: elapsed and ideal seconds, rho, and jobs with their remaining work."""
         return self.message.app
 
@@ -99,7 +100,7 @@ class Agent:
         self.refused: list[str] = []
         """Messages of answers that the arbiter rejected."""
 
-    def rho(self, probe: pb.Probe) -> float | None:
+    def rho(self, probe: schema.Probe) -> float | None:
         """The app's finish-time fairness with its present GPUs; None: the service's estimate."""
         return None
 
@@ -107,10 +108,10 @@ class Agent:
         """The bid for an offer; by default the one that the service would make."""
         return Bid(rows=offer.rows)
 
-    def award(self, award: pb.Award) -> None:
+    def award(self, award: schema.Award) -> None:
         """Called with the result of a decision in which the app bid."""
 
-    def lease(self, lease: pb.Lease) -> None:
+    def lease(self, lease: schema.Lease) -> None:
         """Called when one of the app's jobs gets, renews or loses a lease."""
 
     def run(self) -> str:
@@ -124,7 +125,7 @@ class Agent:
         while True:
             try:
                 for event in self._events():
-                    if event.WhichOneof("kind") == "goodbye":
+                    if event.goodbye is not None:
                         return event.goodbye.reason
                     self.take(event)
             except Unavailable:
@@ -133,43 +134,43 @@ class Agent:
             self.client.info()
             time.sleep(0.2)
 
-    def _events(self) -> Iterator[pb.AgentEvent]:
-        return cast("Iterator[pb.AgentEvent]", self.client.stream("Attend", pb.AppRef(app=str(self.app))))
+    def _events(self) -> Iterator[schema.AgentEvent]:
+        return cast("Iterator[schema.AgentEvent]", self.client.stream("Attend", schema.AppRef(app=str(self.app))))
 
-    def take(self, event: pb.AgentEvent) -> None:
+    def take(self, event: schema.AgentEvent) -> None:
         """Answer one message of the arbiter."""
-        match event.WhichOneof("kind"):
-            case "welcome":
-                self.number = event.welcome.app
-            case "probe":
-                rho = self.rho(event.probe)
-                # Without an answer, the decision would wait for the timeout of agents.
-                rho = event.probe.app.rho if rho is None else rho
-                self._answer("Estimate", pb.EstimateRequest(app=self._ref, round=event.probe.round, rho=rho))
-            case "offer":
-                self._answer("Bid", self._request(event.offer, self.bid(Offer(event.offer))))
-            case "award":
-                self.award(event.award)
-            case "lease":
-                self.lease(event.lease)
+        if event.welcome is not None:
+            self.number = event.welcome.app
+        elif event.probe is not None:
+            rho = self.rho(event.probe)
+            # Without an answer, the decision would wait for the timeout of agents.
+            rho = event.probe.app.rho if rho is None else rho
+            self._answer("Estimate", schema.EstimateRequest(app=self._ref, round=event.probe.round, rho=rho))
+        elif event.offer is not None:
+            self._answer("Bid", self._request(event.offer, self.bid(Offer(event.offer))))
+        elif event.award is not None:
+            self.award(event.award)
+        elif event.lease is not None:
+            self.lease(event.lease)
 
     @property
     def _ref(self) -> str:
         return str(self.app if self.number is None else self.number)
 
-    def _request(self, offer: pb.Offer, bid: Bid) -> pb.BidRequest:
-        request = pb.BidRequest(
+    def _request(self, offer: schema.Offer, bid: Bid) -> schema.BidRequest:
+        return made(
+            schema.BidRequest,
             app=self._ref,
             round=offer.round,
             jobs=bid.jobs,
+            rho=bid.rho,
             rows=[
-                pb.BidRow(gangs=row.gangs, span=row.span, gpu_type=row.gpu_type, anchor=row.anchor, rho=row.rho)
+                made(
+                    schema.BidRow, gangs=row.gangs, span=row.span, gpu_type=row.gpu_type, anchor=row.anchor, rho=row.rho
+                )
                 for row in bid.rows
             ],
         )
-        if bid.rho is not None:
-            request.rho = bid.rho
-        return request
 
     def _answer(self, method: str, request: Any) -> None:
         """Send an answer; the rejection of a wrong or late one affects this round alone."""

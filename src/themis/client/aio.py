@@ -12,24 +12,28 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
-import grpc
-import grpc.aio
+import httpx
 
 from themis.client import calls
-from themis.client import themis_pb2 as pb
 from themis.client.calls import Call, GpuCount, JobKeys, RunOptions
 from themis.client.connection import (
     RETRY_S,
+    Busy,
     Connection,
+    EventReader,
     LogCopy,
+    PlainRefused,
     Retries,
     StillActive,
     Unavailable,
     Wait,
 )
-from themis.client.grpc_channel import METHODS, to_bytes
 from themis.client.notebook import Listing
 from themis.client.sending import sent
+from themis.errors import ThemisError
+from themis.schema import messages as schema
+from themis.schema.messages import Message
+from themis.schema.routes import CALLS, EVENTS
 
 T = TypeVar("T")
 
@@ -45,32 +49,38 @@ class AsyncClient(Connection):
     Unavailable : the arbiter does not answer.
     """
 
-    _channel: grpc.aio.Channel | None = None
-    """Created by the first call, in whose event loop the channel then runs."""
+    _http: httpx.AsyncClient | None = None
+    """Created by the first call, in whose event loop it then runs."""
+    _streams = 0
 
-    def _dial(self) -> grpc.aio.Channel:
-        if self._channel is None:
-            options = self._channel_options()
-            if credentials := self._credentials():
-                self._channel = grpc.aio.secure_channel(self.address, credentials, options=options)
-            else:
-                self._channel = grpc.aio.insecure_channel(self.address, options=options)
-        return self._channel
+    def _begin(self) -> None:
+        self._left: list[httpx.AsyncClient] = []
+        """Connections to the address before, of streams that are open."""
+
+    def _dial(self) -> httpx.AsyncClient:
+        if self._http is None:
+            self._http = httpx.AsyncClient(**self._options())
+        return self._http
 
     async def _dial_again(self) -> None:
         """Reconnect: a restarted arbiter may have another address."""
-        if self._moved():
-            await self._hang_up()
+        if self._moved() and self._http is not None:
+            self._left.append(self._http)
+            self._http = None
+            if not self._streams:
+                await self._close_left()
 
-    async def _hang_up(self) -> None:
-        before, self._channel = self._channel, None
-        if before is not None:
-            await before.close(None)
+    async def _close_left(self) -> None:
+        while self._left:
+            await self._left.pop().aclose()
 
     async def close(self) -> None:
         """Close the connection."""
         self._closed = True
-        await self._hang_up()
+        if self._http is not None:
+            self._left.append(self._http)
+            self._http = None
+        await self._close_left()
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -80,20 +90,20 @@ class AsyncClient(Connection):
 
     # ---- apps ------------------------------------------------------------------------------------------------------
 
-    async def submit(self, request: pb.SubmitRequest) -> pb.SubmitReply:
+    async def submit(self, request: schema.SubmitRequest) -> schema.SubmitReply:
         """Submit an app. A call is safe to repeat: a submission without a ``key`` gets one here."""
         return await self._answer(calls.submit(request))
 
-    async def submit_all(self, requests: Iterable[pb.SubmitRequest]) -> list[pb.SubmitReply]:
+    async def submit_all(self, requests: Iterable[schema.SubmitRequest]) -> list[schema.SubmitReply]:
         """Submit apps in order; dependencies by name refer to the apps of this call first."""
-        made: dict[str, pb.SubmitReply] = {}
+        made: dict[str, schema.SubmitReply] = {}
         for request in requests:
             made[request.name] = await self.submit(calls.after_made(request, made))
         return list(made.values())
 
     async def submit_file(
         self, file: Path | str, user: str = "", *, folder: Path | None = None
-    ) -> list[pb.SubmitReply]:
+    ) -> list[schema.SubmitReply]:
         """Submit the apps of a job file (docs/jobs.md), each after its dependencies."""
         from themis.client.submit_requests import read_requests
 
@@ -120,7 +130,7 @@ class AsyncClient(Connection):
         cwd: Path | None = None,
         send: Path | str | None = None,
         **more: Unpack[RunOptions],
-    ) -> pb.SubmitReply:
+    ) -> schema.SubmitReply:
         """Submit an app with one job: a command."""
         if send is not None:
             found = await asyncio.to_thread(sent, self._sender(await self.info()), send, cwd)
@@ -133,8 +143,7 @@ class AsyncClient(Connection):
         """Same as ``Client.fetch``."""
         from themis.client.fetching import fetch
 
-        port = (await self.info()).http_port
-        return await asyncio.to_thread(fetch, self._files_home(), port, str(app), Path(to), jobs)
+        return await asyncio.to_thread(fetch, self._files_home(), str(app), Path(to), jobs)
 
     async def sweep(
         self,
@@ -151,7 +160,7 @@ class AsyncClient(Connection):
         user: str = "",
         cwd: Path | None = None,
         **keys: Unpack[JobKeys],
-    ) -> pb.SubmitReply:
+    ) -> schema.SubmitReply:
         """Submit a hyper-parameter search as one app."""
         return await self._answer(
             calls.sweep(
@@ -171,19 +180,19 @@ class AsyncClient(Connection):
             )
         )
 
-    async def cancel(self, app: int | str) -> pb.App:
+    async def cancel(self, app: int | str) -> schema.App:
         """Withdraw an app."""
         return await self._answer(calls.cancel(app))
 
-    async def hold(self, app: int | str) -> pb.App:
+    async def hold(self, app: int | str) -> schema.App:
         """Let an app wait without GPUs."""
         return await self._answer(calls.hold(app))
 
-    async def resume(self, app: int | str) -> pb.App:
+    async def resume(self, app: int | str) -> schema.App:
         """Let it take part again."""
         return await self._answer(calls.resume(app))
 
-    async def queue(self, user: str = "") -> Listing[pb.App]:
+    async def queue(self, user: str = "") -> Listing[schema.App]:
         """Apps that wait or run."""
         return await self._answer(calls.queue(user))
 
@@ -196,15 +205,15 @@ class AsyncClient(Connection):
         until: float | None = None,
         state: Sequence[str] = (),
         reason: str = "",
-    ) -> Listing[pb.PastApp]:
+    ) -> Listing[schema.PastApp]:
         """Finished apps with their attempts, GPU hours and cost, the newest last; your own, or for administrators all users'."""
         return await self._answer(calls.history(user, limit, since=since, until=until, state=state, reason=reason))
 
-    async def show(self, app: int | str) -> pb.ShowReply:
+    async def show(self, app: int | str) -> schema.ShowReply:
         """An app with its jobs and their attempts."""
         return await self._answer(calls.show(app))
 
-    async def trials(self, app: int | str) -> Listing[pb.Trial]:
+    async def trials(self, app: int | str) -> Listing[schema.Trial]:
         """The jobs of a sweep: parameters, reported losses, and which ended early, when and why."""
         return await self._answer(calls.trials(app))
 
@@ -214,8 +223,8 @@ class AsyncClient(Connection):
         timeout_s: float = float("inf"),
         *,
         poll_s: float = 0.5,
-        tell: Callable[[pb.App], None] | None = None,
-    ) -> pb.App:
+        tell: Callable[[schema.App], None] | None = None,
+    ) -> schema.App:
         """Wait until the app has ended, also through restarts of the arbiter; raises StillActive after ``timeout_s``."""
         wait = Wait(self, app, timeout_s)
         while True:
@@ -241,8 +250,8 @@ class AsyncClient(Connection):
         while True:
             copy.begin()
             try:
-                async for chunk in self._stream("Logs", request):
-                    if data := copy.new(chunk):
+                async for piece in self._stream("Logs", request):
+                    if data := copy.new(piece):
                         yield data
                 return
             except Unavailable as error:
@@ -250,7 +259,7 @@ class AsyncClient(Connection):
             await asyncio.sleep(RETRY_S)
             await self._dial_again()
 
-    async def why(self, app: int | str) -> pb.WhyReply:
+    async def why(self, app: int | str) -> schema.WhyReply:
         """Why the app waits, when it is expected to start, and its history as JSON."""
         return await self._answer(calls.why(app))
 
@@ -264,7 +273,7 @@ class AsyncClient(Connection):
         horizon_s: float = 0.0,
         simulations: int = 0,
         arrivals: bool = True,
-    ) -> pb.WhatIfReply:
+    ) -> schema.WhatIfReply:
         """Finish times of the apps in the system under other policies, with other machines or without an app.
 
         Parameters
@@ -288,41 +297,41 @@ class AsyncClient(Connection):
 
     async def dump(self) -> bytes:
         """The scheduler's state, in the format that ``themis replay`` reads."""
-        return b"".join([chunk.data async for chunk in self._stream("Dump", pb.DumpRequest())])
+        return b"".join([piece async for piece in self._stream("Dump", schema.Nothing())])
 
     # ---- the cluster -------------------------------------------------------------------------------------------------
 
-    async def info(self) -> pb.InfoReply:
+    async def info(self) -> schema.InfoReply:
         """Version, policy and size of the service."""
         return await self._answer(calls.info())
 
-    async def nodes(self, user: str = "") -> Listing[pb.Node]:
+    async def nodes(self, user: str = "") -> Listing[schema.Node]:
         """All machines, or those that run this user's apps."""
         return await self._answer(calls.nodes(user))
 
-    async def drain(self, node: str, deadline_s: float = 0.0) -> pb.Node:
+    async def drain(self, node: str, deadline_s: float = 0.0) -> schema.Node:
         """Take a machine out of service: immediately, or when its jobs have ended, after ``deadline_s`` seconds at the latest."""
         return await self._answer(calls.drain(node, deadline_s))
 
-    async def undrain(self, node: str) -> pb.Node:
+    async def undrain(self, node: str) -> schema.Node:
         """Return a machine to service."""
         return await self._answer(calls.undrain(node))
 
-    async def remove_node(self, node: str) -> pb.Node:
+    async def remove_node(self, node: str) -> schema.Node:
         """Remove a machine that joined over the network: its jobs continue elsewhere, then its certificate is revoked."""
         return await self._answer(calls.remove_node(node))
 
-    async def share(self, user: str = "") -> Listing[pb.UserShare]:
+    async def share(self, user: str = "") -> Listing[schema.UserShare]:
         """Each user's GPUs now, fair share, rho, and GPU hours so far compared with those on a private 1/N of the cluster."""
         return await self._answer(calls.share(user))
 
-    async def fairness(self, user: str = "") -> pb.FairnessReply:
+    async def fairness(self, user: str = "") -> schema.FairnessReply:
         """GPU-hours over time that users were entitled to and received, and loans between users. Users see themselves
         and the sum of all others; administrators see all users.
         """
         return await self._answer(calls.fairness(user))
 
-    async def budgets(self, user: str = "") -> Listing[pb.BudgetUse]:
+    async def budgets(self, user: str = "") -> Listing[schema.BudgetUse]:
         """Used part of budgets: the caller's own, or all for administrators."""
         return await self._answer(calls.budgets(user))
 
@@ -334,13 +343,13 @@ class AsyncClient(Connection):
         until: float | None = None,
         by: Sequence[str] = ("user",),
         utc: bool = False,
-    ) -> Listing[pb.UserUsage]:
+    ) -> Listing[schema.UserUsage]:
         """GPU hours, their cost and apps; your own, or for administrators all users'."""
         return await self._answer(calls.usage(user, since=since, until=until, by=by, utc=utc))
 
     async def events(
         self, after: int = 0, *, follow: bool = False, limit: int = 0, user: str = ""
-    ) -> AsyncIterator[pb.Record]:
+    ) -> AsyncIterator[schema.Record]:
         """The journal's records after a number; with ``user``, those about the user's apps."""
         async for record in self._stream("Events", calls.events(after, follow=follow, limit=limit, user=user)):
             yield record
@@ -351,38 +360,38 @@ class AsyncClient(Connection):
         """Create a token for a user; replaces an existing one. For administrators."""
         return await self._answer(calls.add_user(user, admin=admin))
 
-    async def remove_user(self, user: str) -> pb.User:
+    async def remove_user(self, user: str) -> schema.User:
         """Revoke a user's token; the user's apps continue."""
         return await self._answer(calls.remove_user(user))
 
-    async def users(self, user: str = "") -> Listing[pb.User]:
+    async def users(self, user: str = "") -> Listing[schema.User]:
         """Users with a token, without the owner of the data directory."""
         return await self._answer(calls.users(user))
 
     # ---- settings ----------------------------------------------------------------------------------------------------
 
-    async def settings(self) -> Listing[pb.Setting]:
+    async def settings(self) -> Listing[schema.Setting]:
         """All settings of the service, with the time and author of their last change."""
         return await self._answer(calls.settings())
 
-    async def settings_history(self, limit: int = 0) -> Listing[pb.SettingsChange]:
+    async def settings_history(self, limit: int = 0) -> Listing[schema.SettingsChange]:
         """Changes of settings, the newest first; 0: 1000 of them. For administrators."""
         return await self._answer(calls.settings_history(limit))
 
-    async def sign_in(self, handle: str = "", *, token: str = "") -> pb.SignInReply:
+    async def sign_in(self, handle: str = "", *, token: str = "") -> schema.SignInReply:
         """A step of a sign-in with the OIDC provider: begin, ask with its handle whether the user agreed, or renew a token."""
         return await self._answer(calls.sign_in(handle, token))
 
-    async def audit(self, user: str = "", limit: int = 0) -> Listing[pb.AuditEntry]:
+    async def audit(self, user: str = "", limit: int = 0) -> Listing[schema.AuditEntry]:
         """Audit log of sign-ins and changes: user, action and address, newest first. Users see their own entries,
         administrators all. ``limit`` : maximum number of entries (0: 1000)."""
         return await self._answer(calls.audit(user, limit))
 
-    async def journal(self) -> pb.JournalReply:
+    async def journal(self) -> schema.JournalReply:
         """Size of the journal, and backups in the data directory. For administrators."""
         return await self._answer(calls.journal())
 
-    async def back_up(self) -> pb.Backup:
+    async def back_up(self) -> schema.Backup:
         """Copy the data directory into its folder of backups. For administrators."""
         return await self._answer(calls.back_up())
 
@@ -394,42 +403,49 @@ class AsyncClient(Connection):
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
-    async def call(self, method: str, request: Any) -> Any:
-        """Call a method of ``themis.proto`` that returns one answer, by its name."""
+    async def call(self, method: str, request: Message) -> Any:
+        """Call a route of ``themis.schema.routes`` that returns one answer, by its name."""
         return await self._call(method, request)
 
-    def stream(self, method: str, request: Any) -> AsyncIterator[Any]:
-        """Call a method that returns a stream, by its name."""
+    def stream(self, method: str, request: Message) -> AsyncIterator[Any]:
+        """Call a route that returns a stream, by its name: its messages, or pieces of bytes."""
         return self._stream(method, request)
 
     async def _answer(self, call: Call[T]) -> T:
         return call.read(await self._call(call.method, call.request))
 
-    async def _call(self, name: str, request: Any) -> Any:
-        """One call, retried while the arbiter is unavailable."""
-        method, retries = METHODS[name], Retries(self, name)
+    async def _call(self, name: str, request: Message) -> Any:
+        """One call, retried while the arbiter is unavailable or busy."""
+        route, retries = CALLS[name], Retries(self, name)
         while True:
-            call: Callable[..., Any] = self._dial().unary_unary(method.path, to_bytes, method.read_reply)
             try:
-                return await call(request, metadata=self._metadata, timeout=retries.left_s, wait_for_ready=False)
-            except grpc.RpcError as error:
-                retries.failed(error, await asyncio.to_thread(self._tls_cause, error))
-            await asyncio.sleep(RETRY_S)
+                return self._reply(route, await self._dial().request(**self._asked(route, request, retries.left_s)))
+            except (httpx.TransportError, ThemisError) as error:
+                wait_s = retries.failed(error, await asyncio.to_thread(self._tls_cause, error))
+            await asyncio.sleep(wait_s)
             await self._dial_again()
 
-    async def _stream(self, name: str, request: Any) -> AsyncIterator[Any]:
-        method = METHODS[name]
-        call: Callable[..., Any] = self._dial().unary_stream(method.path, to_bytes, method.read_reply)
+    async def _stream(self, name: str, request: Message) -> AsyncIterator[Any]:
+        """Messages of a stream of events, or pieces of another stream."""
+        route = CALLS[name]
+        self._streams += 1
         try:
-            async for message in call(request, metadata=self._metadata):
-                yield message
-        except grpc.RpcError as error:
+            async with self._dial().stream(**self._asked(route, request, self.timeout_s)) as reply:
+                if reply.status_code != 200:
+                    await reply.aread()
+                    raise self._refusal(reply)
+                if route.media != EVENTS:
+                    async for piece in reply.aiter_raw():
+                        yield piece
+                else:
+                    events = EventReader(self, route)
+                    async for line in reply.aiter_lines():
+                        for message in events.take(line):
+                            yield message
+        except (httpx.TransportError, Busy, PlainRefused) as error:
             raise self._in_words(error, await asyncio.to_thread(self._tls_cause, error)) from None
-        except asyncio.CancelledError:
-            # By close() in another task; a task that is cancelled itself ends with its own error.
-            if not self._closed:
-                raise
-            raise Unavailable(f"the connection to {self.address} was closed.") from None
+        finally:
+            self._streams -= 1
 
 
 __all__ = ["AsyncClient", "StillActive", "Unavailable"]

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from themis.client.home import read_endpoint
 from themis.client.trust import Where, host_and_port, locate
 from themis.errors import InputError
 from themis.trust.authority.contexts import client_context, connect
@@ -28,7 +27,7 @@ class Certificate:
 
     Attributes
     ----------
-    of : ``gRPC``, ``HTTP`` or ``authority``. ``names`` : host names and addresses that it is for; of an authority, its name.
+    of : ``service`` or ``authority``. ``names`` : host names and addresses that it is for; of an authority, its name.
     expires : seconds since the epoch. ``fingerprint`` : of an authority that is pinned, else empty.
     """
 
@@ -51,12 +50,10 @@ def certificates(home: Path) -> list[Certificate]:
     ------
     InputError : no service is known. OSError : it does not answer. TlsError : it is not accepted.
     """
-    where, own = locate(home), read_endpoint(home)
+    where = locate(home)
     if not where.trust.source:
         return []
-    out = [_shown("gRPC", where.address, where)]
-    if own.http.startswith("https://"):
-        out.append(_shown("HTTP", own.http.removeprefix("https://"), where))
+    out = [_shown("service", where.address, where)]
     for authority in client_context(where.trust.pem).get_ca_certs() if where.trust.pem else ():
         subject = ", ".join(value for part in _parts(authority, "subject") for _, value in part)
         out.append(

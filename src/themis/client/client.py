@@ -1,4 +1,4 @@
-"""``themis.Client``: the arbiter's API as Python. Answers are the messages of ``themis.proto``, whose fields are typed.
+"""``themis.Client``: the arbiter's API as Python. Answers are the messages of ``themis.schema.messages``, whose fields are typed.
 
 with Client() as client:
     app = client.run(["python", "train.py"], gpus=2)
@@ -7,30 +7,37 @@ with Client() as client:
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
-import grpc
+import httpx
 
 from themis.client import calls
-from themis.client import themis_pb2 as pb
 from themis.client.calls import Call, GpuCount, JobKeys, RunOptions
 from themis.client.connection import (
     OVER,
     RETRY_S,
+    Busy,
     Connection,
+    EventReader,
     LogCopy,
+    PlainRefused,
     Retries,
     StillActive,
     Unavailable,
     Wait,
 )
-from themis.client.grpc_channel import METHODS, to_bytes
 from themis.client.home import user_name
 from themis.client.notebook import Listing
 from themis.client.sending import sent
+from themis.errors import ThemisError
+from themis.schema import messages as schema
+from themis.schema.messages import Message
+from themis.schema.routes import CALLS, EVENTS
 
 T = TypeVar("T")
 
@@ -56,23 +63,32 @@ class Client(Connection):
     """
 
     def _begin(self) -> None:
-        self._channel = self._dial()
-
-    def _dial(self) -> grpc.Channel:
-        if credentials := self._credentials():
-            return grpc.secure_channel(self.address, credentials, options=self._channel_options())
-        return grpc.insecure_channel(self.address, options=self._channel_options())
+        self._http = httpx.Client(**self._options())
+        self._streams: set[httpx.Response] = set()
+        self._left: list[httpx.Client] = []
+        """Connections to the address before, of streams that are open."""
 
     def _dial_again(self) -> None:
         """Reconnect: a restarted arbiter may have another address."""
         if self._moved():
-            before, self._channel = self._channel, self._dial()
-            before.close()
+            self._left.append(self._http)
+            self._http = httpx.Client(**self._options())
+            if not self._streams:
+                self._close_left()
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection; streams that other threads read end with Unavailable."""
         self._closed = True
-        self._channel.close()
+        for reply in list(self._streams):
+            link = reply.extensions["network_stream"].get_extra_info("socket")
+            with suppress(OSError):  # it has ended already
+                socket.socket.shutdown(link, socket.SHUT_RDWR)
+        self._left.append(self._http)
+        self._close_left()
+
+    def _close_left(self) -> None:
+        while self._left:
+            self._left.pop().close()
 
     def __enter__(self) -> Client:
         return self
@@ -82,18 +98,18 @@ class Client(Connection):
 
     # ---- apps ------------------------------------------------------------------------------------------------------
 
-    def submit(self, request: pb.SubmitRequest) -> pb.SubmitReply:
+    def submit(self, request: schema.SubmitRequest) -> schema.SubmitReply:
         """Submit an app. A call is safe to repeat: a submission without a ``key`` gets one here."""
         return self._answer(calls.submit(request))
 
-    def submit_all(self, requests: Iterable[pb.SubmitRequest]) -> list[pb.SubmitReply]:
+    def submit_all(self, requests: Iterable[schema.SubmitRequest]) -> list[schema.SubmitReply]:
         """Submit apps in order; dependencies by name refer to the apps of this call first."""
-        made: dict[str, pb.SubmitReply] = {}
+        made: dict[str, schema.SubmitReply] = {}
         for request in requests:
             made[request.name] = self.submit(calls.after_made(request, made))
         return list(made.values())
 
-    def submit_file(self, file: Path | str, user: str = "", *, folder: Path | None = None) -> list[pb.SubmitReply]:
+    def submit_file(self, file: Path | str, user: str = "", *, folder: Path | None = None) -> list[schema.SubmitReply]:
         """Submit the apps of a job file (docs/jobs.md), each after its dependencies.
 
         Parameters
@@ -129,7 +145,7 @@ class Client(Connection):
         cwd: Path | None = None,
         send: Path | str | None = None,
         **more: Unpack[RunOptions],
-    ) -> pb.SubmitReply:
+    ) -> schema.SubmitReply:
         """Submit an app with one job: a command.
 
         Parameters
@@ -162,7 +178,7 @@ class Client(Connection):
         """
         from themis.client.fetching import fetch
 
-        return fetch(self._files_home(), self.info().http_port, str(app), Path(to), jobs)
+        return fetch(self._files_home(), str(app), Path(to), jobs)
 
     def sweep(
         self,
@@ -179,7 +195,7 @@ class Client(Connection):
         user: str = "",
         cwd: Path | None = None,
         **keys: Unpack[JobKeys],
-    ) -> pb.SubmitReply:
+    ) -> schema.SubmitReply:
         """Submit a hyper-parameter search as one app. Values are those of a job file (docs/jobs.md, "Sweeps").
 
         Parameters
@@ -214,19 +230,19 @@ class Client(Connection):
             )
         )
 
-    def cancel(self, app: int | str) -> pb.App:
+    def cancel(self, app: int | str) -> schema.App:
         """Withdraw an app."""
         return self._answer(calls.cancel(app))
 
-    def hold(self, app: int | str) -> pb.App:
+    def hold(self, app: int | str) -> schema.App:
         """Let an app wait without GPUs."""
         return self._answer(calls.hold(app))
 
-    def resume(self, app: int | str) -> pb.App:
+    def resume(self, app: int | str) -> schema.App:
         """Let it take part again."""
         return self._answer(calls.resume(app))
 
-    def queue(self, user: str = "") -> Listing[pb.App]:
+    def queue(self, user: str = "") -> Listing[schema.App]:
         """Apps that are not over."""
         return self._answer(calls.queue(user))
 
@@ -239,7 +255,7 @@ class Client(Connection):
         until: float | None = None,
         state: Sequence[str] = (),
         reason: str = "",
-    ) -> Listing[pb.PastApp]:
+    ) -> Listing[schema.PastApp]:
         """Finished apps with their attempts, GPU hours and cost, the newest last; your own, or for administrators all users'.
 
         Parameters
@@ -250,11 +266,11 @@ class Client(Connection):
         """
         return self._answer(calls.history(user, limit, since=since, until=until, state=state, reason=reason))
 
-    def show(self, app: int | str) -> pb.ShowReply:
+    def show(self, app: int | str) -> schema.ShowReply:
         """An app with its jobs and their attempts."""
         return self._answer(calls.show(app))
 
-    def trials(self, app: int | str) -> Listing[pb.Trial]:
+    def trials(self, app: int | str) -> Listing[schema.Trial]:
         """The jobs of a sweep: parameters, reported losses, and which ended early, when and why."""
         return self._answer(calls.trials(app))
 
@@ -264,8 +280,8 @@ class Client(Connection):
         timeout_s: float = float("inf"),
         *,
         poll_s: float = 0.5,
-        tell: Callable[[pb.App], None] | None = None,
-    ) -> pb.App:
+        tell: Callable[[schema.App], None] | None = None,
+    ) -> schema.App:
         """Wait until the app has ended, also through restarts of the arbiter; returns its last state.
 
         Parameters
@@ -302,8 +318,8 @@ class Client(Connection):
         while True:
             copy.begin()
             try:
-                for chunk in self._stream("Logs", request):
-                    if data := copy.new(chunk):
+                for piece in self._stream("Logs", request):
+                    if data := copy.new(piece):
                         yield data
                 return
             except Unavailable as error:
@@ -311,7 +327,7 @@ class Client(Connection):
             time.sleep(RETRY_S)
             self._dial_again()
 
-    def why(self, app: int | str) -> pb.WhyReply:
+    def why(self, app: int | str) -> schema.WhyReply:
         """Why the app waits, when it is expected to start, and its history as JSON."""
         return self._answer(calls.why(app))
 
@@ -325,7 +341,7 @@ class Client(Connection):
         horizon_s: float = 0.0,
         simulations: int = 0,
         arrivals: bool = True,
-    ) -> pb.WhatIfReply:
+    ) -> schema.WhatIfReply:
         """Finish times of the apps in the system under other policies, with other machines or without an app.
 
         Parameters
@@ -349,41 +365,41 @@ class Client(Connection):
 
     def dump(self) -> bytes:
         """The scheduler's state, in the format that ``themis replay`` reads."""
-        return b"".join(chunk.data for chunk in self._stream("Dump", pb.DumpRequest()))
+        return b"".join(self._stream("Dump", schema.Nothing()))
 
     # ---- the cluster -------------------------------------------------------------------------------------------------
 
-    def info(self) -> pb.InfoReply:
+    def info(self) -> schema.InfoReply:
         """Version, policy and size of the service."""
         return self._answer(calls.info())
 
-    def nodes(self, user: str = "") -> Listing[pb.Node]:
+    def nodes(self, user: str = "") -> Listing[schema.Node]:
         """All machines, or those that run this user's apps."""
         return self._answer(calls.nodes(user))
 
-    def drain(self, node: str, deadline_s: float = 0.0) -> pb.Node:
+    def drain(self, node: str, deadline_s: float = 0.0) -> schema.Node:
         """Take a machine out of service: immediately, or when its jobs have ended, after ``deadline_s`` seconds at the latest."""
         return self._answer(calls.drain(node, deadline_s))
 
-    def undrain(self, node: str) -> pb.Node:
+    def undrain(self, node: str) -> schema.Node:
         """Return a machine to service."""
         return self._answer(calls.undrain(node))
 
-    def remove_node(self, node: str) -> pb.Node:
+    def remove_node(self, node: str) -> schema.Node:
         """Remove a machine that joined over the network: its jobs continue elsewhere, then its certificate is revoked."""
         return self._answer(calls.remove_node(node))
 
-    def share(self, user: str = "") -> Listing[pb.UserShare]:
+    def share(self, user: str = "") -> Listing[schema.UserShare]:
         """Each user's GPUs now, fair share, rho, and GPU hours so far compared with those on a private 1/N of the cluster."""
         return self._answer(calls.share(user))
 
-    def fairness(self, user: str = "") -> pb.FairnessReply:
+    def fairness(self, user: str = "") -> schema.FairnessReply:
         """GPU-hours over time that users were entitled to and received, and loans between users. Users see themselves
         and the sum of all others; administrators see all users.
         """
         return self._answer(calls.fairness(user))
 
-    def budgets(self, user: str = "") -> Listing[pb.BudgetUse]:
+    def budgets(self, user: str = "") -> Listing[schema.BudgetUse]:
         """Used part of budgets: the caller's own, or all for administrators."""
         return self._answer(calls.budgets(user))
 
@@ -395,7 +411,7 @@ class Client(Connection):
         until: float | None = None,
         by: Sequence[str] = ("user",),
         utc: bool = False,
-    ) -> Listing[pb.UserUsage]:
+    ) -> Listing[schema.UserUsage]:
         """GPU hours, their cost and apps; your own, or for administrators all users'.
 
         Parameters
@@ -406,7 +422,9 @@ class Client(Connection):
         """
         return self._answer(calls.usage(user, since=since, until=until, by=by, utc=utc))
 
-    def events(self, after: int = 0, *, follow: bool = False, limit: int = 0, user: str = "") -> Iterator[pb.Record]:
+    def events(
+        self, after: int = 0, *, follow: bool = False, limit: int = 0, user: str = ""
+    ) -> Iterator[schema.Record]:
         """The journal's records after a number; with ``user``, those about the user's apps."""
         yield from self._stream("Events", calls.events(after, follow=follow, limit=limit, user=user))
 
@@ -416,38 +434,38 @@ class Client(Connection):
         """Create a token for a user; replaces an existing one. For administrators."""
         return self._answer(calls.add_user(user, admin=admin))
 
-    def remove_user(self, user: str) -> pb.User:
+    def remove_user(self, user: str) -> schema.User:
         """Revoke a user's token; the user's apps continue."""
         return self._answer(calls.remove_user(user))
 
-    def users(self, user: str = "") -> Listing[pb.User]:
+    def users(self, user: str = "") -> Listing[schema.User]:
         """Users with a token, without the owner of the data directory."""
         return self._answer(calls.users(user))
 
     # ---- settings ----------------------------------------------------------------------------------------------------
 
-    def settings(self) -> Listing[pb.Setting]:
+    def settings(self) -> Listing[schema.Setting]:
         """All settings of the service, with the time and author of their last change."""
         return self._answer(calls.settings())
 
-    def settings_history(self, limit: int = 0) -> Listing[pb.SettingsChange]:
+    def settings_history(self, limit: int = 0) -> Listing[schema.SettingsChange]:
         """Changes of settings, the newest first; 0: 1000 of them. For administrators."""
         return self._answer(calls.settings_history(limit))
 
-    def sign_in(self, handle: str = "", *, token: str = "") -> pb.SignInReply:
+    def sign_in(self, handle: str = "", *, token: str = "") -> schema.SignInReply:
         """A step of a sign-in with the OIDC provider: begin, ask with its handle whether the user agreed, or renew a token."""
         return self._answer(calls.sign_in(handle, token))
 
-    def audit(self, user: str = "", limit: int = 0) -> Listing[pb.AuditEntry]:
+    def audit(self, user: str = "", limit: int = 0) -> Listing[schema.AuditEntry]:
         """Audit log of sign-ins and changes: user, action and address, newest first. Users see their own entries,
         administrators all. ``limit`` : maximum number of entries (0: 1000)."""
         return self._answer(calls.audit(user, limit))
 
-    def journal(self) -> pb.JournalReply:
+    def journal(self) -> schema.JournalReply:
         """Size of the journal, and backups in the data directory. For administrators."""
         return self._answer(calls.journal())
 
-    def back_up(self) -> pb.Backup:
+    def back_up(self) -> schema.Backup:
         """Copy the data directory into its folder of backups. For administrators."""
         return self._answer(calls.back_up())
 
@@ -461,35 +479,47 @@ class Client(Connection):
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
-    def call(self, method: str, request: Any) -> Any:
-        """Call a method of ``themis.proto`` that returns one answer, by its name."""
+    def call(self, method: str, request: Message) -> Any:
+        """Call a route of ``themis.schema.routes`` that returns one answer, by its name."""
         return self._call(method, request)
 
-    def stream(self, method: str, request: Any) -> Iterator[Any]:
-        """Call a method that returns a stream, by its name."""
+    def stream(self, method: str, request: Message) -> Iterator[Any]:
+        """Call a route that returns a stream, by its name: its messages, or pieces of bytes."""
         return self._stream(method, request)
 
     def _answer(self, call: Call[T]) -> T:
         return call.read(self._call(call.method, call.request))
 
-    def _call(self, name: str, request: Any) -> Any:
-        """One call, retried while the arbiter is unavailable."""
-        method, retries = METHODS[name], Retries(self, name)
+    def _call(self, name: str, request: Message) -> Any:
+        """One call, retried while the arbiter is unavailable or busy."""
+        route, retries = CALLS[name], Retries(self, name)
         while True:
-            call: Callable[..., Any] = self._channel.unary_unary(method.path, to_bytes, method.read_reply)
             try:
-                return call(request, metadata=self._metadata, timeout=retries.left_s, wait_for_ready=False)
-            except grpc.RpcError as error:
-                retries.failed(error, self._tls_cause(error))
-            time.sleep(RETRY_S)
+                return self._reply(route, self._http.request(**self._asked(route, request, retries.left_s)))
+            except (httpx.TransportError, ThemisError) as error:
+                wait_s = retries.failed(error, self._tls_cause(error))
+            time.sleep(wait_s)
             self._dial_again()
 
-    def _stream(self, name: str, request: Any) -> Iterator[Any]:
-        method = METHODS[name]
-        call: Callable[..., Any] = self._channel.unary_stream(method.path, to_bytes, method.read_reply)
+    def _stream(self, name: str, request: Message) -> Iterator[Any]:
+        """Messages of a stream of events, or pieces of another stream."""
+        route = CALLS[name]
         try:
-            yield from call(request, metadata=self._metadata)
-        except grpc.RpcError as error:
+            with self._http.stream(**self._asked(route, request, self.timeout_s)) as reply:
+                if reply.status_code != 200:
+                    reply.read()
+                    raise self._refusal(reply)
+                self._streams.add(reply)
+                try:
+                    if route.media != EVENTS:
+                        yield from reply.iter_raw()
+                    else:
+                        events = EventReader(self, route)
+                        for line in reply.iter_lines():
+                            yield from events.take(line)
+                finally:
+                    self._streams.discard(reply)
+        except (httpx.TransportError, Busy, PlainRefused) as error:
             raise self._in_words(error, self._tls_cause(error)) from None
 
 

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import math
+import random
+import ssl
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import grpc
+import httpx
+from pydantic import ValidationError
 
-from themis.client import themis_pb2 as pb
 from themis.client.home import read_token
 from themis.client.trust import Diagnosis, Trust, Where, locate
 from themis.data_dir import default_home
 from themis.errors import InputError, ThemisError
-from themis.trust.authority.contexts import Untrusted
+from themis.schema import messages as schema
+from themis.schema.messages import Message
+from themis.schema.routes import EVENTS, JSON, Route
+from themis.schema.wire import as_json, kind
+from themis.trust.authority.contexts import Untrusted, client_context
 
 if TYPE_CHECKING:
     from themis.client.sending import Sender
@@ -31,19 +38,26 @@ FOLLOW_S = 600.0
 """Seconds that a call which follows or waits tolerates an unavailable arbiter, for a restart or an upgrade."""
 CERTAIN_S = 1.0
 """Seconds after which a fault of TLS ends a call: while an arbiter restarts, its certificate may be older than its address."""
-BROKEN = ("andshake", "erification check", "Socket closed")
-"""Parts of gRPC's messages about connections that TLS may have ended."""
-CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
-    ("grpc.max_receive_message_length", 256 << 20),
-    ("grpc.enable_http_proxy", 0),
-    # By default gRPC waits up to two minutes between attempts to reconnect.
-    ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-)
+CALM_S = 5.0
+"""A refused call is repeated by itself where the service says that it may come again within these seconds."""
+STREAM_S = 60.0
+"""Seconds without a word after which a stream of events has ended; the service says something every 15 s."""
 
 
 class Unavailable(ThemisError):
     """The arbiter does not answer."""
+
+
+class Busy(InputError):
+    """The service has as many calls as it takes; ``retry_s`` : seconds after which it may take this one."""
+
+    def __init__(self, sentence: str, retry_s: float) -> None:
+        super().__init__(sentence)
+        self.retry_s = retry_s
+
+
+class PlainRefused(ThemisError):
+    """A service with TLS refused a call without."""
 
 
 class StillActive(Unavailable, TimeoutError):
@@ -74,7 +88,7 @@ class Connection:
         self._where = self._locate()
         self._diagnosis = Diagnosis()
         self.timeout_s, self.patience_s, self.on_wait = timeout_s, patience_s, on_wait
-        self._metadata = (("authorization", f"Bearer {token or read_token(self.home)}"),)
+        self._headers = {"Authorization": f"Bearer {token or read_token(self.home)}", "User-Agent": "themis"}
         self._begin()
 
     def _begin(self) -> None:
@@ -102,23 +116,87 @@ class Connection:
             return Where(self._given, self._trust)
         return locate(self.home, self._given, self._cacert)
 
-    def _channel_options(self) -> tuple[tuple[str, Any], ...]:
-        name = self.trust.name
-        return (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", name)) if name else CHANNEL_OPTIONS
+    def _options(self) -> dict[str, Any]:
+        """Parameters of the HTTP client; proxies of the environment are left out of account."""
+        tls = bool(self.trust.source)
+        # Without TLS a context is not used; httpx would load all authorities of the system for it.
+        context = client_context(self.trust.pem) if tls else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        base = f"http{'s' * tls}://{self.address}"
+        return {"base_url": base, "headers": self._headers, "verify": context, "trust_env": False}
 
-    def _credentials(self) -> grpc.ChannelCredentials | None:
-        """Credentials of the channel; None without TLS."""
-        return grpc.ssl_channel_credentials(self.trust.roots()) if self.trust.source else None
+    def _asked(self, route: Route, request: Message, timeout_s: float) -> dict[str, Any]:
+        """Parameters of a request; InputError where a part of its path is missing."""
+        fields = request.model_dump(mode="json", exclude_none=True, exclude_unset=route.method == "GET", by_alias=True)
+        out: dict[str, Any] = {"method": route.method, "url": route.filled(fields)}
+        rest = {name: value for name, value in fields.items() if name not in route.inside}
+        if route.method == "GET":
+            out["params"] = {k: "true" if v is True else "false" if v is False else v for k, v in rest.items()}
+        elif route.method != "DELETE":
+            out["content"], out["headers"] = as_json(rest), {"Content-Type": JSON}
+        silent_s = timeout_s if not route.stream else STREAM_S if route.media == EVENTS else None
+        out["timeout"] = httpx.Timeout(timeout_s, read=silent_s)
+        out["extensions"] = {"sni_hostname": self.trust.name} if self.trust.name else {}
+        return out
 
-    def _tls_cause(self, error: grpc.RpcError) -> ThemisError | None:
+    def _tls_cause(self, error: Exception) -> ThemisError | None:
         """Why TLS does not let the call through, if that is the cause; asks the arbiter's port by a handshake."""
-        details = str(error.details())
-        silent = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and bool(self.trust.source)
-        if silent or any(word in details for word in BROKEN):
+        if isinstance(error, PlainRefused) or (self.trust.source and isinstance(error, httpx.TransportError)):
             return self._diagnosis.cause(self._where)
         return None
 
-    def _sender(self, info: pb.InfoReply) -> Sender:
+    def _reply(self, route: Route, reply: httpx.Response) -> Any:
+        """The message of a reply that was read whole.
+
+        Raises
+        ------
+        ThemisError : it is a refusal, or no reply of the API.
+        """
+        if reply.status_code not in (200, 201):
+            raise self._refusal(reply)
+        body = b'{"%s":%s}' % (route.part.encode(), reply.content) if route.part else reply.content
+        try:
+            return kind(route.reply).model_validate_json(body)
+        except ValidationError:
+            raise self._foreign() from None
+
+    def _foreign(self) -> ThemisError:
+        return ThemisError(f"what answers at {self.address} is not an arbiter of this version; check the address.")
+
+    def _refusal(self, reply: httpx.Response) -> ThemisError:
+        """The error of a reply with another status than success."""
+        try:
+            sentence = str(json.loads(reply.content)["error"])
+        except (ValueError, TypeError, KeyError):
+            return self._foreign()
+        return self._refused(reply.status_code, sentence, reply.headers.get("retry-after", ""))
+
+    def _refused(self, status: int, sentence: str, wait: str = "") -> ThemisError:
+        match status:
+            case 400 if not self.trust.source and "speaks TLS" in sentence:
+                return PlainRefused(sentence)
+            case 503:
+                return self._away(sentence)
+            case 429 if wait.isdecimal() and int(wait) <= CALM_S:
+                return Busy(sentence, float(wait))
+            case 500:
+                return ThemisError(f"the arbiter at {self.address} failed: {sentence}")
+        return InputError(sentence)
+
+    def _away(self, sentence: str = "") -> Unavailable:
+        """The arbiter does not answer; ``sentence`` : its own words."""
+        if STUCK in sentence:
+            return Unavailable(f"message of the arbiter at {self.address}: {sentence}")
+        own = (self.home / "journal.db").exists()
+        what = f"start it with `themis up --data-dir {self.home}`" if own else "check that `themis up` runs there"
+        return Unavailable(f"the arbiter at {self.address} does not answer; {what}.")
+
+    def _in_words(self, error: Exception, cause: ThemisError | None) -> ThemisError:
+        """The error as a sentence; ``cause`` : of ``_tls_cause``."""
+        if cause is not None:
+            return cause if isinstance(cause, Untrusted) else Unavailable(str(cause))
+        return error if isinstance(error, ThemisError) else self._away()
+
+    def _sender(self, info: schema.InfoReply) -> Sender:
         """The sender of folders to this service."""
         from themis.client.sending import Sender
 
@@ -126,7 +204,7 @@ class Connection:
             raise InputError(
                 "files are sent with the login of a data directory, and this client has an address; `themis login` makes one."
             )
-        return Sender(self.home, info.max_bundle, http_port=info.http_port)
+        return Sender(self.home, info.max_bundle)
 
     def _files_home(self) -> Path:
         """The data directory whose login fetches files over HTTP."""
@@ -136,43 +214,12 @@ class Connection:
             )
         return self.home
 
-    def _in_words(self, error: grpc.RpcError, cause: ThemisError | None) -> ThemisError:
-        """The error as a sentence; ``cause`` : of ``_tls_cause``."""
-        code = grpc.StatusCode
-        match error.code():
-            case code.UNAVAILABLE if reason := stuck(error):
-                return Unavailable(f"message of the arbiter at {self.address}: {reason}")
-            # A stream is cancelled when the arbiter ends, and by close().
-            case code.UNAVAILABLE | code.DEADLINE_EXCEEDED | code.CANCELLED:
-                if cause is not None:
-                    return cause if isinstance(cause, Untrusted) else Unavailable(str(cause))
-                own = (self.home / "journal.db").exists()
-                what = (
-                    f"start it with `themis up --data-dir {self.home}`" if own else "check that `themis up` runs there"
-                )
-                return Unavailable(f"the arbiter at {self.address} does not answer; {what}.")
-            case code.INTERNAL | code.UNKNOWN:
-                return ThemisError(f"the arbiter at {self.address} failed: {error.details()}")
-            case code.RESOURCE_EXHAUSTED if "larger than max" in str(error.details()):
-                return InputError(
-                    f"the message is too large for the arbiter ({error.details()}); move data to files, or "
-                    "increase max_message."
-                )
-            case _:
-                return InputError(str(error.details()))
-
-
-def stuck(error: grpc.RpcError) -> str:
-    """The message of an arbiter whose disk is full; empty otherwise."""
-    details = str(error.details())
-    return details if STUCK in details else ""
-
 
 class Retries:
     """One call with one answer, retried while the arbiter is unavailable; every method of the API is idempotent."""
 
     def __init__(self, connection: Connection, method: str = "") -> None:
-        self.connection, self.began, self.waiting = connection, time.monotonic(), False
+        self.connection, self.began, self.waiting, self.busy_s = connection, time.monotonic(), False, RETRY_S
         timeout_s, patience_s = max(connection.timeout_s, LONG_S.get(method, 0.0)), connection.patience_s
         self.end = self.began + timeout_s
         self.patient_s = connection.timeout_s if patience_s is None else min(patience_s, timeout_s)
@@ -182,19 +229,29 @@ class Retries:
         """Timeout of the next attempt, in seconds."""
         return max(self.end - time.monotonic(), 0.1)
 
-    def failed(self, error: grpc.RpcError, cause: ThemisError | None) -> None:
-        """Return if the call may be tried again after ``RETRY_S``; raises otherwise. ``cause`` : why TLS fails, if it does."""
-        at = self.connection
-        away = error.code() is grpc.StatusCode.UNAVAILABLE
-        if away and cause is not None and time.monotonic() > self.began + CERTAIN_S:
+    def failed(self, error: Exception, cause: ThemisError | None) -> float:
+        """Seconds after which the call may be tried again; raises otherwise. ``cause`` : why TLS fails, if it does."""
+        at, now = self.connection, time.monotonic()
+        if cause is not None and now > self.began + CERTAIN_S:
             raise cause
-        if not away or time.monotonic() + RETRY_S > self.began + self.patient_s:
+        late = isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout)
+        known = isinstance(error, ThemisError) and not isinstance(error, (Unavailable, Busy, PlainRefused))
+        # A busy service is asked less and less often, so that many callers do not keep it busy.
+        self.busy_s = min(2 * self.busy_s, CALM_S) if isinstance(error, Busy) else RETRY_S
+        wait_s = self.busy_s * random.uniform(0.5, 1.0) if isinstance(error, Busy) else RETRY_S
+        if late or known or now + wait_s > self.began + self.patient_s:
             raise at._in_words(error, cause) from None
-        reason = stuck(error)
-        problem = f"Message of the arbiter: {reason}" if reason else f"The arbiter at {at.address} does not answer."
         if not self.waiting and not at._said_away:
-            at.on_wait(f"{problem} Retrying for up to {self.patient_s:g} s.")
+            at.on_wait(f"{self._problem(error)} Retrying for up to {self.patient_s:g} s.")
         self.waiting = True
+        return wait_s
+
+    def _problem(self, error: Exception) -> str:
+        if isinstance(error, Busy):
+            return f"The arbiter refuses the call: {error}"
+        reason = str(error) if isinstance(error, Unavailable) and STUCK in str(error) else ""
+        where = f"at {self.connection.address}"
+        return f"M{reason[1:]}" if reason else f"The arbiter {where} does not answer."
 
 
 class Absence:
@@ -225,7 +282,7 @@ class Wait:
         self.app, self.timeout_s, self.end = app, timeout_s, time.monotonic() + timeout_s
         self.absence = Absence(connection, self.end)
 
-    def ended(self, found: pb.App) -> bool:
+    def ended(self, found: schema.App) -> bool:
         """True if it has ended; raises StillActive after the timeout."""
         self.absence.over()
         if found.state in OVER:
@@ -236,29 +293,47 @@ class Wait:
 
 
 class LogCopy:
-    """The output of a rank through interruptions: what was read before is skipped afterwards."""
+    """The output of a rank through interruptions: what was read before is skipped afterwards.
+
+    An attempt's output is whole before the next one begins, so the number of bytes says the place.
+    """
 
     def __init__(self, connection: Connection, *, follow: bool) -> None:
         self.connection, self.follow, self.absence = connection, follow, Absence(connection)
-        self.at: dict[int, int] = {}
-        """Bytes read so far, by attempt."""
-        self.skip: dict[int, int] = {}
+        self.read = self.skip = 0
 
     def begin(self) -> None:
         """A stream begins, from the first byte."""
-        self.skip = dict(self.at)
+        self.skip = self.read
 
-    def new(self, chunk: Any) -> bytes:
-        """The part of a chunk that was not read before; may be empty."""
+    def new(self, data: bytes) -> bytes:
+        """The part of a piece that was not read before; may be empty."""
         self.absence.over()
-        known = min(self.skip.get(chunk.attempt, 0), len(chunk.data))
-        self.skip[chunk.attempt] = self.skip.get(chunk.attempt, 0) - known
-        data: bytes = chunk.data[known:]
-        self.at[chunk.attempt] = self.at.get(chunk.attempt, 0) + len(data)
-        return data
+        known = min(self.skip, len(data))
+        self.skip -= known
+        self.read += len(data) - known
+        return data[known:]
 
     def interrupted(self, error: Unavailable) -> None:
         """Return if the stream may begin again; raises the error otherwise."""
         if not self.follow or self.connection._closed:
             raise error
         self.absence.goes_on(error)
+
+
+class EventReader:
+    """The messages in a stream of events; raises the error that ends it."""
+
+    def __init__(self, connection: Connection, route: Route) -> None:
+        self.connection, self.model, self.failed = connection, kind(route.reply), False
+
+    def take(self, line: str) -> list[Any]:
+        """The message in a line, if there is one."""
+        if line == "event: error":
+            self.failed = True
+        if not line.startswith("data: "):
+            return []
+        if self.failed:
+            found = json.loads(line[6:])
+            raise self.connection._refused(found["status"], found["error"])
+        return [self.model.model_validate_json(line[6:])]

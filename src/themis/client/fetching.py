@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from themis.client.home import read_token
-from themis.client.web import connection_to, http_address
+from themis.client.home import read_endpoint, read_token
+from themis.client.web import connection_to
 from themis.errors import InputError
 from themis.machines.agent.prepare import Damaged, Failed, move, unpack
 
@@ -22,7 +22,7 @@ TIMEOUT_S = 60.0
 PIECE = 1 << 20
 
 
-def fetch(home: Path, http_port: int, app: str, to: Path, jobs: Sequence[int] = ()) -> list[Path]:
+def fetch(home: Path, app: str, to: Path, jobs: Sequence[int] = ()) -> list[Path]:
     """Write the newest copies of an app's jobs into a folder; returns the folder of each job.
 
     Files of the same names are replaced, others stay. An app of one job has ``checkpoints`` and ``outputs`` in the folder itself,
@@ -30,14 +30,14 @@ def fetch(home: Path, http_port: int, app: str, to: Path, jobs: Sequence[int] = 
 
     Parameters
     ----------
-    home : data directory, of the service or of a login. ``http_port`` : ``InfoReply.http_port``.
+    home : data directory, of the service or of a login.
     jobs : positions in the app; none: all that have a copy.
 
     Raises
     ------
     InputError : nothing is kept, the app is another user's, or the folder cannot be written.
     """
-    address, page = http_address(home, http_port), f"/v1/apps/{quote(app, safe='')}"
+    address, page = read_endpoint(home).http, f"/v1/apps/{quote(app, safe='')}"
     there = _json(home, address, f"{page}/copies")
     missing = sorted(set(jobs) - {copy["job"] for copy in there})
     if missing:

@@ -25,19 +25,23 @@ class Endpoint(NamedTuple):
 
     Attributes
     ----------
-    http : empty if it serves no HTTP.
+    http : of the API and the console, ``http://HOST:PORT`` or ``https://HOST:PORT``.
     cacert : certificate that clients verify the arbiter against, a file in the data directory or an absolute path; ``system`` for
         the system's authorities, empty for connections without TLS.
-    name : that the arbiter's certificate has, if not the host's of ``grpc``.
-    public : ``HOST:PORT`` of gRPC as other machines may reach it.
+    name : that the arbiter's certificate has, if not the host's of ``http``.
+    public : ``HOST:PORT`` as other machines may reach it.
     """
 
-    grpc: str
     http: str
     pid: int
     cacert: str = ""
     name: str = ""
     public: str = ""
+
+    @property
+    def address(self) -> str:
+        """``HOST:PORT``."""
+        return self.http.rpartition("://")[2]
 
 
 def joined(host: str, port: int) -> str:
@@ -60,13 +64,13 @@ def read_endpoint(home: Path) -> Endpoint:
             f"{home} is a file, expected a data directory; choose one with --data-dir, or with {DATA_DIR}."
         ) from None
     except (OSError, ValueError, TypeError) as error:
-        raise InputError(f"cannot read {path} ({error}); restart the arbiter.") from None
+        raise InputError(f"cannot read {path} ({error}); restart the arbiter, or log in again.") from None
 
 
 def public_address(home: Path, address: str) -> str:
-    """``HOST:PORT`` of gRPC for users on other machines: what a service in this data directory says, else ``address``."""
+    """``HOST:PORT`` for users on other machines: what a service in this data directory says, else ``address``."""
     own = read_endpoint(home)
-    return own.public if own.public and own.grpc == address else address
+    return own.public if own.public and own.address == address else address
 
 
 def write_private(path: Path, text: str) -> None:
@@ -88,8 +92,7 @@ def write_private(path: Path, text: str) -> None:
 def write_endpoint(home: Path, endpoint: Endpoint) -> None:
     """Write the arbiter's addresses, atomically."""
     draft = home / ".endpoint.json"
-    # Clients from before TLS read only the first three fields.
-    known = {key: value for key, value in endpoint._asdict().items() if value or key in ("grpc", "http", "pid")}
+    known = {key: value for key, value in endpoint._asdict().items() if value or key == "pid"}
     draft.unlink(missing_ok=True)
     with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(json.dumps(known) + "\n")
@@ -123,7 +126,7 @@ def log_in(home: Path, address: str, token: str, cacert: str = "", pem: str = ""
     write_private(home / "token", token + "\n")
     if pem:
         write_private(home / cacert, pem)
-    write_endpoint(home, Endpoint(grpc=address, http="", pid=0, cacert=cacert))
+    write_endpoint(home, Endpoint(http=f"http{'s' * bool(cacert)}://{address}", pid=0, cacert=cacert))
 
 
 def read_token(home: Path) -> str:

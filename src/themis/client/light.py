@@ -1,7 +1,7 @@
 """The arbiter's API over HTTP with the standard library alone, for commands that must start fast.
 
-``Service.call`` takes a method of ``themis.proto`` and its fields, and gives the reply as JSON has it. Where HTTP does not
-answer (no port, a restart, an older service), the same call goes over gRPC, which knows how to wait and what to say.
+``Service.call`` takes a route of ``themis.schema.routes`` and its fields, and gives the reply as JSON has it. Where no answer comes
+(a restart, a busy service), ``Client`` makes the same call: it knows how to wait and what to say.
 """
 
 from __future__ import annotations
@@ -10,39 +10,19 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from themis.client.home import read_endpoint, read_token
 from themis.data_dir import default_home
 from themis.errors import InputError
+from themis.schema.routes import CALLS, Route
 
 if TYPE_CHECKING:
     from themis.client.client import Client
 
 TIMEOUT_S = 30.0
-SENTENCES = (400, 403, 404, 409, 413, 415, 429)
+SENTENCES = (400, 403, 404, 409, 413, 415)
 """Statuses of requests that are wrong; the body says how."""
-
-ROUTES: Mapping[str, tuple[str, str, str]] = {
-    "Info": ("GET", "/v1/info", ""),
-    "Apps": ("GET", "/v1/apps", "apps"),
-    "Show": ("GET", "/v1/apps/{app}", ""),
-    "Trials": ("GET", "/v1/apps/{app}/trials", ""),
-    "Nodes": ("GET", "/v1/nodes", "nodes"),
-    "Share": ("GET", "/v1/share", "users"),
-    "Usage": ("GET", "/v1/usage", "users"),
-    "History": ("GET", "/v1/history", "apps"),
-    "Settings": ("GET", "/v1/settings", "settings"),
-    "Submit": ("POST", "/v1/apps", ""),
-    "SubmitFile": ("POST", "/v1/jobfiles", ""),
-    "Cancel": ("POST", "/v1/apps/{app}/cancel", ""),
-    "Hold": ("POST", "/v1/apps/{app}/hold", ""),
-    "Resume": ("POST", "/v1/apps/{app}/resume", ""),
-    "Drain": ("POST", "/v1/nodes/{node}/drain", ""),
-    "Undrain": ("POST", "/v1/nodes/{node}/undrain", ""),
-    "RemoveNode": ("POST", "/v1/nodes/{node}/remove", ""),
-}
-"""HTTP method, path, and the only field of the reply that the page returns (empty: the whole reply), by gRPC method."""
 
 
 class Unanswered(Exception):
@@ -76,7 +56,7 @@ class Service:
 
     @property
     def client(self) -> Client:
-        """The same service over gRPC."""
+        """The same service by a client that waits."""
         if self._client is None:
             from themis.client.client import Client
 
@@ -94,32 +74,26 @@ class Service:
             json.dumps(fields, ensure_ascii=False).encode()
         except UnicodeEncodeError:
             raise InputError("the call has text that is not UTF-8, which cannot be sent.") from None
-        if self._client is None and self._http and method in ROUTES:
+        if self._client is None:
             try:
-                return self._over_http(method, dict(fields))
+                return self._asked(CALLS[method], dict(fields))
             except (Unanswered, OSError, ValueError):
                 pass
-        return self._over_grpc(method, fields)
+        return self._patiently(method, fields)
 
-    def _over_http(self, method: str, fields: dict[str, Any]) -> dict[str, Any]:
-        verb, path, part = ROUTES[method]
-        for name in ("app", "node"):
-            if f"{{{name}}}" in path:
-                if not str(fields[name]) or "/" in str(fields[name]):
-                    raise Unanswered
-                path = path.format(**{name: quote(str(fields.pop(name)), safe="")})
-        if verb == "GET":
-            given = {key: "true" if value is True else value for key, value in fields.items() if value}
-            query = urlencode(given, doseq=True)
-            status, found = self._ask(verb, f"{path}?{query}" if query else path, None)
+    def _asked(self, route: Route, fields: dict[str, Any]) -> dict[str, Any]:
+        path = route.filled(fields)
+        rest = {key: value for key, value in fields.items() if key not in route.inside}
+        if route.method == "GET":
+            given = {key: "true" if value is True else value for key, value in rest.items() if value}
+            status, found = self._ask("GET", f"{path}?{urlencode(given, doseq=True)}" if given else path, None)
         else:
-            status, found = self._ask(verb, path, json.dumps(fields))
+            status, found = self._ask(route.method, path, json.dumps(rest))
+        part = route.part
         if status in (200, 201):
             return {part: found} if part else found
         sentence = found.get("error") if isinstance(found, dict) else None
-        if (
-            status not in SENTENCES or not sentence or sentence.startswith("unknown pa")
-        ):  # page, parameter: an older service
+        if status not in SENTENCES or not sentence or sentence.startswith("unknown page"):  # an older service
             raise Unanswered
         raise InputError(sentence)
 
@@ -147,15 +121,8 @@ class Service:
         finally:
             connection.close()
 
-    def _over_grpc(self, method: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-        from google.protobuf.json_format import ParseDict, ParseError
+    def _patiently(self, method: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        from themis.schema.wire import as_dict, kind, read
 
-        from themis.client import themis_pb2 as pb
-        from themis.client.as_json import as_dict
-        from themis.client.grpc_channel import METHODS
-
-        try:
-            request = ParseDict(dict(fields), getattr(pb, METHODS[method].request)())
-        except ParseError as error:
-            raise InputError(f"the call cannot be sent: {error}.") from None
-        return as_dict(self.client.call(method, request))
+        given = {name: value for name, value in fields.items() if value is not None}
+        return as_dict(self.client.call(method, read(kind(CALLS[method].request), given)))

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, TypeVar
 
-from themis.client import themis_pb2 as pb
+from themis.schema import messages as schema
+from themis.schema.messages import Message, Request
+from themis.schema.wire import models_in
 
 T = TypeVar("T")
 MOST_ROWS = 200
@@ -27,8 +29,8 @@ class Listing(list[T]):
 
 def table(rows: Sequence[Any]) -> str:
     """Messages of one kind as a table."""
-    columns = COLUMNS.get(type(rows[0]).DESCRIPTOR.name) or _fields(rows)
-    if isinstance(rows[0], pb.App) and rows[0].HasField("ended"):
+    columns = COLUMNS.get(type(rows[0]).__name__) or _fields(rows)
+    if isinstance(rows[0], schema.App) and rows[0].ended is not None:
         columns = ENDED
     head = "".join(f"<th>{escape(title)}</th>" for title in columns)
     lines = (
@@ -79,7 +81,7 @@ COLUMNS: Mapping[str, Columns] = {
         "name": lambda t: t.name,
         "state": lambda t: t.state,
         "parameters": lambda t: t.parameters,
-        "best loss": lambda t: f"{t.best_loss:.4g}" if t.HasField("best_loss") else "",
+        "best loss": lambda t: f"{t.best_loss:.4g}" if t.best_loss is not None else "",
         "steps": lambda t: f"{t.steps:g}",
         "ended early": lambda t: t.why_stopped,
         "GPU hours": lambda t: f"{t.gpu_hours:.2f}",
@@ -116,9 +118,14 @@ def _moment(seconds: float) -> str:
 
 def _fields(rows: Sequence[Any]) -> Columns:
     """Single-valued fields that are set in any row; always the first field."""
-    first, *others = (f for f in rows[0].DESCRIPTOR.fields if f.message_type is None)
-    used = {field.name for row in rows for field, _ in row.ListFields()}
-    return {f.name.replace("_", " "): _cell(f.name) for f in (first, *others) if f is first or f.name in used}
+    first, *others = _plain(type(rows[0]))
+    used = {name for row in rows for name in others if getattr(row, name)}
+    return {name.replace("_", " "): _cell(name) for name in (first, *others) if name is first or name in used}
+
+
+def _plain(message: type[Message]) -> list[str]:
+    """Fields that hold no messages."""
+    return [name for name, field in message.model_fields.items() if not models_in(field.annotation)]
 
 
 def _cell(name: str) -> Callable[[Any], object]:
@@ -131,15 +138,15 @@ def _cell(name: str) -> Callable[[Any], object]:
     return cell
 
 
-def _shown(reply: pb.ShowReply) -> str:
+def _shown(reply: schema.ShowReply) -> str:
     return table([reply.app]) + (table(list(reply.jobs)) if reply.jobs else "")
 
 
-def _submitted(reply: pb.SubmitReply) -> str:
+def _submitted(reply: schema.SubmitReply) -> str:
     return f"<p>App {reply.app}, {escape(reply.name)}.</p>"
 
 
-def _why(reply: pb.WhyReply) -> str:
+def _why(reply: schema.WhyReply) -> str:
     return f"<p>{escape(reply.sentence)}</p>"
 
 
@@ -148,12 +155,10 @@ OWN: Mapping[str, Callable[[Any], str]] = {"ShowReply": _shown, "SubmitReply": _
 
 
 def _add_to_messages() -> None:
-    """Generated messages have no other place for a method; IPython looks for it on the class."""
-    for name, message in pb.DESCRIPTOR.message_types_by_name.items():
-        if any(field.message_type is None for field in message.fields):
-            getattr(pb, name)._repr_html_ = OWN.get(name, lambda one: table([one]))
-        elif name in OWN:
-            getattr(pb, name)._repr_html_ = OWN[name]
+    """IPython looks for the method on the class; messages know nothing of notebooks."""
+    for message in (*Message.__subclasses__(), *Request.__subclasses__()):
+        if message.__name__ in OWN or _plain(message):
+            message._repr_html_ = OWN.get(message.__name__, lambda one: table([one]))  # type: ignore[attr-defined]
 
 
 _add_to_messages()

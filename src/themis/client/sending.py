@@ -10,8 +10,8 @@ from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
 
-from themis.client.home import read_token
-from themis.client.web import connection_to, http_address
+from themis.client.home import read_endpoint, read_token
+from themis.client.web import connection_to
 from themis.errors import InputError, counted
 from themis.machines.bundles.pack import MIB, Packed, pack
 
@@ -48,14 +48,12 @@ class Sender:
 
     Parameters
     ----------
-    most, http_port : maximum bytes of a bundle, and port of the HTTP API, as the service has them (``InfoReply``).
+    most : maximum bytes of a bundle, as the service has it (``InfoReply``).
     say : called with a sentence about each upload.
     """
 
-    def __init__(
-        self, home: Path, most: int = 0, say: Callable[[str], object] = lambda _: None, http_port: int = 0
-    ) -> None:
-        self.home, self.most, self.say, self.http_port = home, most or DEFAULT_MOST, say, http_port
+    def __init__(self, home: Path, most: int = 0, say: Callable[[str], object] = lambda _: None) -> None:
+        self.home, self.most, self.say = home, most or DEFAULT_MOST, say
         self._sent: dict[str, str] = {}
 
     def send(self, folder: str) -> str:
@@ -86,7 +84,7 @@ class Sender:
 
     def _ask(self, verb: str, packed: Packed) -> tuple[int, str]:
         """Status of a request about these files, and the sentence of a refusal."""
-        address = http_address(self.home, self.http_port)
+        address = read_endpoint(self.home).http
         headers = {"Authorization": f"Bearer {read_token(self.home)}", "Connection": "close"}
         connection = connection_to(self.home, address, TIMEOUT_S)
         try:

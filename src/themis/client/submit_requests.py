@@ -8,7 +8,6 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
-from themis.client import themis_pb2 as pb
 from themis.client.sending import inside
 from themis.data_dir import default_home
 from themis.errors import InputError
@@ -21,6 +20,7 @@ from themis.model.dynamic import Dynamic
 from themis.model.speed import ProfileBook
 from themis.model.units import Seconds
 from themis.model.workload import App, CurveStopping, brackets_of
+from themis.schema import messages as schema
 from themis.traces.profiles.library import every_model
 
 Send = Callable[[str], str]
@@ -34,7 +34,7 @@ def read_requests(
     folder: Path | None = None,
     unknown_work_s: Seconds = PRIOR_S,
     send: Send | None = None,
-) -> list[pb.SubmitRequest]:
+) -> list[schema.SubmitRequest]:
     """The submissions of a file, in order, but each after its dependencies in the file.
 
     Parameters
@@ -61,7 +61,7 @@ def text_requests(
     unknown_work_s: Seconds,
     profiles: Path,
     send: Send | None = None,
-) -> tuple[list[pb.SubmitRequest], list[str]]:
+) -> tuple[list[schema.SubmitRequest], list[str]]:
     """The same of a text, and warnings; ``source`` is its name in messages, ``profiles`` the folder of own profiles.
 
     Raises
@@ -77,7 +77,7 @@ def text_requests(
 
 def _requests(
     submissions: Iterable[Submission], user: str, unknown_work_s: Seconds, book: ProfileBook, send: Send | None
-) -> list[pb.SubmitRequest]:
+) -> list[schema.SubmitRequest]:
     specs = {spec.name: spec for spec in submissions}
     waits = {name: [other.name for other in spec.after if other.name in specs] for name, spec in specs.items()}
     order = TopologicalSorter(waits).static_order()
@@ -95,7 +95,7 @@ def to_submission(
     folder: Path | None,
     unknown_work_s: Seconds = PRIOR_S,
     send: Send | None = None,
-) -> pb.SubmitRequest:
+) -> schema.SubmitRequest:
     """One submission from the keys of a job file, as Python values.
 
     Raises
@@ -115,7 +115,7 @@ def to_submission(
     return to_request(spec, build(spec, user=user, prior_s=unknown_work_s, book=book), send)
 
 
-def to_request(spec: Submission, built: Built, send: Send | None = None) -> pb.SubmitRequest:
+def to_request(spec: Submission, built: Built, send: Send | None = None) -> schema.SubmitRequest:
     """A built submission as a message; its folder is sent with ``send``.
 
     Raises
@@ -128,53 +128,52 @@ def to_request(spec: Submission, built: Built, send: Send | None = None) -> pb.S
             f"{spec.source}: the folder {spec.send!r} cannot be sent from here; submit with `themis submit`."
         )
     bundle = send(spec.send) if spec.send and send is not None else ""
-    request = pb.SubmitRequest(
+    request = schema.SubmitRequest(
         name=app.name,
         user=app.user,
         weight=app.weight,
         jobs=_jobs(spec, app, built.programs, bundle),
         retries=spec.retries,
+        after=[schema.After(app=other.name, when=str(other.when)) for other in spec.after],
+        at_once=spec.at_once,
+        walltime_s=spec.walltime_s,
+        deadline_s=spec.deadline_s,
     )
-    request.after.extend(pb.After(app=other.name, when=str(other.when)) for other in spec.after)
-    request.at_once = spec.at_once
-    if spec.walltime_s is not None:
-        request.walltime_s = spec.walltime_s
-    if spec.deadline_s is not None:
-        request.deadline_s = spec.deadline_s
-    for bracket in brackets_of(app.tuner):
-        request.brackets.brackets.add(rungs=[pb.Rung(jobs=r.jobs, steps=r.steps) for r in bracket.rungs])
+    if brackets := brackets_of(app.tuner):
+        rungs = [[schema.Rung(jobs=r.jobs, steps=r.steps) for r in bracket.rungs] for bracket in brackets]
+        request.brackets = schema.Brackets(brackets=[schema.Bracket(rungs=one) for one in rungs])
     if isinstance(app.tuner, CurveStopping):
         t = app.tuner
-        request.curve.CopyFrom(
-            pb.CurveStopping(
-                check_steps=t.check_steps, keep=t.keep, confidence=t.confidence, warmup=t.warmup, floor=t.floor
-            )
+        request.curve = schema.CurveStopping(
+            check_steps=t.check_steps, keep=t.keep, confidence=t.confidence, warmup=t.warmup, floor=t.floor
         )
     if built.profile is not None:
         p = built.profile
-        request.profile.CopyFrom(pb.Profile(slowdown=p.slowdown, checkpoint_s=p.checkpoint_s))
-        for (gpu_type, _), curve in p.curves.items():
-            request.profile.curves.add(gpu_type=gpu_type, gpus=curve.gpus, steps_per_s=curve.rate)
+        curves = [
+            schema.SpeedCurve(gpu_type=gpu_type, gpus=list(curve.gpus), steps_per_s=list(curve.rate))
+            for (gpu_type, _), curve in p.curves.items()
+        ]
+        request.profile = schema.Profile(slowdown=list(p.slowdown), checkpoint_s=p.checkpoint_s, curves=curves)
     return request
 
 
-def _jobs(spec: Submission, app: App, programs: tuple[Program, ...], bundle: str) -> list[pb.Job]:
+def _jobs(spec: Submission, app: App, programs: tuple[Program, ...], bundle: str) -> list[schema.Job]:
     return [
-        pb.Job(
+        schema.Job(
             name=job.name,
             model=job.model,
-            regimes=[pb.Regime(steps=r.steps, batch=r.batch) for r in job.regimes],
+            regimes=[schema.Regime(steps=r.steps, batch=r.batch) for r in job.regimes],
             gpus_min=job.gpus_min,
             gpus_max=job.gpus_max,
             step_scale=job.step_scale,
-            gpu_types=job.gpu_types,
+            gpu_types=list(job.gpu_types),
             cpus=spec.cpus,
             memory=spec.memory,
             dynamic=_dynamic(job.dynamic),
-            program=pb.Program(
-                argv=p.argv,
+            program=schema.Program(
+                argv=list(p.argv),
                 cwd=inside(p.cwd, spec.send) if bundle else p.cwd,
-                env=p.env,
+                env=dict(p.env),
                 launch=p.launch,
                 grace_s=p.grace_s,
                 stop_signal=p.stop_signal,
@@ -182,18 +181,18 @@ def _jobs(spec: Submission, app: App, programs: tuple[Program, ...], bundle: str
                 work_is_time=not p.own_steps,
                 bundle=bundle,
                 packages=p.packages,
-                modules=p.modules,
+                modules=list(p.modules),
                 launcher=p.launcher,
                 checkpoint_url=p.checkpoint_url,
-                outputs=p.outputs,
+                outputs=list(p.outputs),
             ),
         )
         for job, p in zip(app.jobs, programs)
     ]
 
 
-def _dynamic(dynamic: Dynamic | None) -> pb.Dynamic | None:
+def _dynamic(dynamic: Dynamic | None) -> schema.Dynamic | None:
     if dynamic is None:
         return None
-    sizes = [pb.BatchSize(batch=batch, steps_per_epoch=steps) for batch, steps in dynamic.epoch_steps]
-    return pb.Dynamic(mode=str(dynamic.mode), sizes=sizes, regimes=dynamic.regimes)
+    sizes = [schema.BatchSize(batch=batch, steps_per_epoch=steps) for batch, steps in dynamic.epoch_steps]
+    return schema.Dynamic(mode=str(dynamic.mode), sizes=sizes, regimes=dynamic.regimes)

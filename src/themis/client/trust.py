@@ -22,13 +22,6 @@ CACERT = "THEMIS_CACERT"
 """Environment variable: a file with the certificate to verify against, or ``system``; wins over the data directory."""
 SYSTEM = "system"
 """The authorities that the system trusts."""
-BUNDLES = (
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-)
-"""Files of the system's authorities on Debian, Fedora, SUSE and Alpine; gRPC has a list of its own otherwise."""
 PROBE_S = 2.0
 """Seconds to find out why a connection fails."""
 
@@ -57,24 +50,9 @@ class Trust:
 
     def context(self) -> ssl.SSLContext:
         """TLS context for connections with the standard library."""
-        from themis.trust.authority.contact import PROTOCOLS
         from themis.trust.authority.contexts import client_context
 
-        made = client_context(self.pem)
-        made.set_alpn_protocols(PROTOCOLS)
-        return made
-
-    def roots(self) -> bytes | None:
-        """Root certificates in the form that gRPC takes; None for gRPC's own list."""
-        if self.pem:
-            return self.pem.encode()
-        import ssl
-
-        known = ssl.get_default_verify_paths().cafile
-        for path in (known, *BUNDLES):
-            if path and Path(path).is_file():
-                return Path(path).read_bytes()
-        return None
+        return client_context(self.pem)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +84,7 @@ def locate(home: Path, address: str = "", cacert: str | Path | None = None) -> W
     if scheme == "http":
         return Where(plain, Trust())
     own = _endpoint(home)
-    if own is not None and own.grpc == plain and not (scheme and not own.cacert):
+    if own is not None and own.address == plain and not (scheme and not own.cacert):
         return _stored(home, own, wanted)
     if scheme or cacert is not None or not is_local(plain):
         return Where(plain, _trust(home, wanted or SYSTEM))
@@ -147,7 +125,7 @@ def _endpoint(home: Path) -> Endpoint | None:
 
 def _stored(home: Path, own: Endpoint, wanted: str) -> Where:
     """The endpoint with the data directory's CA certificate; ``wanted`` : another certificate to use instead."""
-    return Where(own.grpc, _trust(home, (wanted or own.cacert) if own.cacert else "", own.name))
+    return Where(own.address, _trust(home, (wanted or own.cacert) if own.cacert else "", own.name))
 
 
 def _trust(home: Path, cacert: str, name: str = "") -> Trust:
@@ -190,16 +168,11 @@ class Diagnosis:
 
 
 def _probe(where: Where) -> ThemisError | None:
-    from themis.trust.authority.contact import PROTOCOLS
     from themis.trust.authority.contexts import TlsError, client_context, connect
 
     try:
         host, port = host_and_port(where.address)
-        if where.trust.source:
-            context = where.trust.context()
-        else:
-            context = client_context(verify=False)
-            context.set_alpn_protocols(PROTOCOLS)
+        context = where.trust.context() if where.trust.source else client_context(verify=False)
         connect(host, port, context, name=where.trust.name, timeout_s=PROBE_S).close()
     except (OSError, InputError):
         return None

@@ -5,28 +5,6 @@ from __future__ import annotations
 from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
 
-from themis.client.home import read_endpoint
-from themis.errors import InputError
-
-
-def http_address(home: Path, port: int) -> str:
-    """The address of the HTTP API of a data directory's service, or of the service that ``themis login`` wrote there.
-
-    ``port`` : as the service says (``InfoReply.http_port``), 0 for none; a login does not know it.
-
-    Raises
-    ------
-    InputError : it serves no HTTP.
-    """
-    known = read_endpoint(home)
-    if known.http:
-        return known.http
-    if not port:
-        raise InputError(
-            f"files travel over HTTP, and the service at {known.grpc} serves none; start it with an http_port, or update it."
-        )
-    return f"{'https' if known.cacert else 'http'}://{known.grpc.rpartition(':')[0]}:{port}"
-
 
 def connection_to(home: Path, address: str, timeout_s: float) -> HTTPConnection:
     """Connect to ``http://HOST:PORT`` or ``https://HOST:PORT``, verified by the data directory ``home``.

@@ -19,13 +19,13 @@ from rich.table import Table
 from rich.text import Text
 
 from themis.cli.output import err, print_whole
-from themis.client import themis_pb2 as pb
 from themis.client.client import OVER, Client
 from themis.client.home import read_endpoint
 from themis.client.submit_requests import read_requests
 from themis.errors import InputError, ThemisError
 from themis.report.metrics import metrics_of
 from themis.report.result import RunMetrics
+from themis.schema import messages as schema
 
 USERS = ("ada", "ben", "cleo")
 COLOURS = ("cyan", "magenta", "yellow")
@@ -69,7 +69,7 @@ def run(folder: Path, *, machines: str = "2x4", policy: str = "fair_finish", lim
         ended = _watch(client, folder, limit_s)
         log = folder / LOG
         with open(log, "w", encoding="utf-8") as file:
-            file.writelines(f"{record.json}\n" for record in client.events())
+            file.writelines(f"{record.line}\n" for record in client.events())
     failed = [app for app in ended if app.state != "completed"]
     if failed:
         raise ThemisError(f"app {failed[0].name} {failed[0].state}: {failed[0].reason or 'see its logs'} ({home}/run).")
@@ -112,8 +112,6 @@ def service(home: Path, *, machines: str, policy: str, settings: Mapping[str, ob
                 policy,
                 "--port",
                 "0",
-                "--http-port",
-                "0",
                 *options,
                 *root,
             ],
@@ -150,7 +148,7 @@ def _until_it_answers(home: Path, process: subprocess.Popen[bytes]) -> None:
     )
 
 
-def _watch(client: Client, folder: Path, limit_s: float) -> Sequence[pb.App]:
+def _watch(client: Client, folder: Path, limit_s: float) -> Sequence[schema.App]:
     """Submit, one user after the other, and show progress until all apps have finished."""
     began = time.monotonic()
     waiting = list(USERS)
@@ -162,7 +160,7 @@ def _watch(client: Client, folder: Path, limit_s: float) -> Sequence[pb.App]:
                 for request in read_requests(folder / f"{user}.yaml", user, folder=folder):
                     client.submit(request)
             apps = sorted(
-                [*client.queue(), *client.call("Apps", pb.AppsRequest(ended=True)).apps], key=lambda app: app.id
+                [*client.queue(), *client.call("Apps", schema.AppsRequest(ended=True)).apps], key=lambda app: app.id
             )
             live.update(_picture(apps, client, elapsed))
             if not waiting and all(app.state in OVER for app in apps):
@@ -172,7 +170,7 @@ def _watch(client: Client, folder: Path, limit_s: float) -> Sequence[pb.App]:
             time.sleep(0.5)
 
 
-def _picture(apps: Sequence[pb.App], client: Client, elapsed: float) -> Group:
+def _picture(apps: Sequence[schema.App], client: Client, elapsed: float) -> Group:
     """Table of the apps with their GPUs and progress."""
     colour = {app.name: COLOURS[USERS.index(app.user)] for app in apps if app.user in USERS}
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, title=f"{elapsed:4.0f} s, real processes on virtual GPUs")
@@ -186,7 +184,7 @@ def _picture(apps: Sequence[pb.App], client: Client, elapsed: float) -> Group:
             f"{app.gpus} of {app.demand}",
             f"{app.jobs_done}/{app.jobs}",
             f"{app.progress:.0%}",
-            f"{app.rho:.2f}" if app.HasField("rho") else "",
+            f"{app.rho:.2f}" if app.rho is not None else "",
         )
     holder = {gpu: app.name for app in apps if app.gpus for job in client.show(app.id).jobs for gpu in job.gpus}
     lines, first = [Text("")], 0

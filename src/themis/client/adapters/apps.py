@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from themis.client import themis_pb2 as pb
 from themis.errors import InputError
+from themis.schema import messages as schema
 
 MOST_JOBS = 1000
 
@@ -23,7 +23,7 @@ def request(
     hours: float,
     cwd: Path | None = None,
     **more: Any,
-) -> pb.SubmitRequest:
+) -> schema.SubmitRequest:
     """Jobs by name, each a command; ``more`` : fields of ``SubmitRequest`` and of ``Program``.
 
     Raises
@@ -35,20 +35,24 @@ def request(
     if not hours > 0:
         raise InputError(f"hours is {hours}, expected more than 0: the time that each needs on one GPU.")
     low, high = (gpus, gpus) if isinstance(gpus, int) else gpus
-    fields = set(pb.Program.DESCRIPTOR.fields_by_name)
+    fields = set(schema.Program.model_fields)
     program = {"launch": "machine"} | {key: value for key, value in more.items() if key in fields}
     rest = {key: value for key, value in more.items() if key not in fields}
-    unknown = sorted(rest.keys() - set(pb.SubmitRequest.DESCRIPTOR.fields_by_name))
+    unknown = sorted(rest.keys() - set(schema.SubmitRequest.model_fields))
     if unknown:
-        raise InputError(f"unknown field {unknown[0]!r}: neither a submission nor a program has it; see themis.proto.")
+        raise InputError(
+            f"unknown field {unknown[0]!r}: neither a submission nor a program has it; see themis.schema.messages."
+        )
     jobs = [
-        pb.Job(
+        schema.Job(
             name=job,
-            regimes=[pb.Regime(steps=hours * 3600)],
+            regimes=[schema.Regime(steps=hours * 3600)],
             gpus_min=low,
             gpus_max=high,
-            program=pb.Program(argv=argv, cwd=str(cwd or Path.cwd()), env=dict(env), work_is_time=True, **program),
+            program=schema.Program(
+                argv=list(argv), cwd=str(cwd or Path.cwd()), env=dict(env), work_is_time=True, **program
+            ),
         )
         for job, argv in commands.items()
     ]
-    return pb.SubmitRequest(key=key, name=name, jobs=jobs, **rest)
+    return schema.SubmitRequest(key=key, name=name, jobs=jobs, **rest)

@@ -18,12 +18,12 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from themis.client import themis_pb2 as pb
 from themis.client.adapters.apps import MOST_JOBS, request
 from themis.client.adapters.object_reference import reference
 from themis.client.client import Client
 from themis.client.command import name_of
 from themis.errors import InputError
+from themis.schema import messages as schema
 
 if TYPE_CHECKING:
     import optuna
@@ -34,7 +34,7 @@ MARK, STUDY = "themis", "THEMIS_STUDY"
 
 def optimize(
     study: optuna.Study, objective: Callable[[Any], Any], n_trials: int, *, client: Client | None = None, **more: Any
-) -> pb.App:
+) -> schema.App:
     """Run trials as an app, and wait for it; the study then holds them. ``more`` : as for ``submit``.
 
     Interrupted, the app continues; ``client.cancel`` ends it. Trials that it leaves unfinished are reported as failed.
@@ -48,7 +48,7 @@ def optimize(
 
 def submit(
     study: optuna.Study, objective: Callable[[Any], Any], n_trials: int, *, client: Client | None = None, **more: Any
-) -> pb.SubmitReply:
+) -> schema.SubmitReply:
     """Submit an app of this many trials and return immediately. Trials that wait in the study (``enqueue_trial``) come first.
 
     Parameters
@@ -77,7 +77,7 @@ def _submit(
     name: str = "",
     env: dict[str, str] | None = None,
     **more: Any,
-) -> tuple[pb.SubmitReply, str]:
+) -> tuple[schema.SubmitReply, str]:
     if not 1 <= n_trials <= MOST_JOBS:
         raise InputError(f"n_trials is {n_trials}, expected 1 to {MOST_JOBS}.")
     found, mark = reference(objective), uuid.uuid4().hex

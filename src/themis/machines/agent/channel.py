@@ -1,6 +1,6 @@
 """Messages between processes of one machine: lines of JSON over a Unix socket in a private folder.
 
-``Channel`` is all that agent and arbiter know of it; another transport (gRPC) has the same three methods.
+``Channel`` is all that agent and arbiter know of it; another transport has the same three methods.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Entry points for callers: gRPC and HTTP, permissions, submissions, views of the queue. Uses the engine package."""
+"""Entry points for callers: HTTP, permissions, submissions, views of the queue. Uses the engine package."""

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, tzinfo
 
-from themis.client import themis_pb2 as pb
 from themis.errors import InputError, UnknownName
 from themis.report.accounts.charges import Amounts, ChargedLease, Payer
 from themis.report.accounts.days import day_of
+from themis.schema import messages as schema
 from themis.service.engine.arbiter import Arbiter
 from themis.service.engine.journal import Entry
 
@@ -19,29 +19,29 @@ MOST_APPS = 1000
 FIRST, LAST = date(1, 1, 1), date(9999, 12, 31)
 
 
-def usage(arbiter: Arbiter, request: pb.UsageRequest, user: str = "") -> pb.UsageReply:
+def usage(arbiter: Arbiter, request: schema.UsageRequest, user: str = "") -> schema.UsageReply:
     """GPU time and cost by user, group, day or GPU type; of ``user``, empty: of all.
 
     Raises
     ------
     UnknownName : ``by`` names something else. InputError : a time that no calendar has.
     """
-    by = list(request.by) or ["user"]
+    by = list[str](request.by) or ["user"]
     for name in by:
         if name not in BY:
             raise UnknownName("by", name[:100], BY)
     books = arbiter.engine.books
     zone = UTC if request.utc else books.zone
-    since = _day(request.since, zone) if request.HasField("since") else FIRST
-    until = _day(request.until, zone) if request.HasField("until") else LAST
-    rows: dict[tuple[str, ...], pb.UserUsage] = {}
+    since = _day(request.since, zone) if request.since is not None else FIRST
+    until = _day(request.until, zone) if request.until is not None else LAST
+    rows: dict[tuple[str, ...], schema.UserUsage] = {}
 
-    def row(account: Payer, day: str = "") -> pb.UserUsage:
+    def row(account: Payer, day: str = "") -> schema.UserUsage:
         values = {**account._asdict(), "day": day}
         chosen = {name: values[name] for name in BY if name in by}
         key = (*chosen.values(), account.currency)
         if key not in rows:
-            rows[key] = pb.UserUsage(**chosen, currency=account.currency)
+            rows[key] = schema.UserUsage(**chosen, currency=account.currency)
         return rows[key]
 
     if set(by) <= {"user", "group"}:
@@ -51,7 +51,7 @@ def usage(arbiter: Arbiter, request: pb.UsageRequest, user: str = "") -> pb.Usag
     ):
         add(row(account, day), amounts)
     name = "UTC" if request.utc or books.accounts is None else books.accounts.tariff.zone
-    return pb.UsageReply(users=[rows[key] for key in sorted(rows)], zone=name)
+    return schema.UsageReply(users=[rows[key] for key in sorted(rows)], zone=name)
 
 
 def _day(moment: float, zone: tzinfo) -> date:
@@ -64,7 +64,7 @@ def _day(moment: float, zone: tzinfo) -> date:
 
 
 def _count_apps(
-    arbiter: Arbiter, user: str, days: tuple[date, date, tzinfo], row: Callable[[Payer], pb.UserUsage]
+    arbiter: Arbiter, user: str, days: tuple[date, date, tzinfo], row: Callable[[Payer], schema.UserUsage]
 ) -> None:
     """Count the apps that are active, or ended on these days, in the rows of their accounts."""
     since, until, zone = days
@@ -79,7 +79,7 @@ def _count_apps(
             setattr(found, outcome, getattr(found, outcome) + 1)
 
 
-def add(row: pb.UserUsage | pb.PastApp | pb.PastAttempt, amounts: Amounts) -> None:
+def add(row: schema.UserUsage | schema.PastApp | schema.PastAttempt, amounts: Amounts) -> None:
     """Add amounts to a row, in hours."""
     row.gpu_hours += amounts.leased / 3600
     row.useful_hours += amounts.useful / 3600
@@ -92,7 +92,7 @@ def add(row: pb.UserUsage | pb.PastApp | pb.PastAttempt, amounts: Amounts) -> No
 # ---- history -----------------------------------------------------------------------------------------------------------
 
 
-def history(arbiter: Arbiter, request: pb.HistoryRequest, user: str = "") -> pb.HistoryReply:
+def history(arbiter: Arbiter, request: schema.HistoryRequest, user: str = "") -> schema.HistoryReply:
     """Finished apps with their attempts; of ``user``, empty: of all.
 
     Raises
@@ -112,9 +112,9 @@ def history(arbiter: Arbiter, request: pb.HistoryRequest, user: str = "") -> pb.
         where.append("user = ?")
         values.append(user)
     for name, sign in (("since", ">="), ("until", "<=")):
-        if request.HasField(name):
+        if (moment := getattr(request, name)) is not None:
             where.append(f"ended {sign} ?")
-            values.append(getattr(request, name) - arbiter.epoch)
+            values.append(moment - arbiter.epoch)
     if request.reason:
         where.append(
             "(instr(lower(reason), lower(?)) OR app IN (SELECT app FROM attempts WHERE ending = ? OR cause = ? OR "
@@ -122,16 +122,16 @@ def history(arbiter: Arbiter, request: pb.HistoryRequest, user: str = "") -> pb.
         )
         values += [request.reason] * 4
     entries = arbiter.journal.apps(" AND ".join(where), *values, last=request.limit or MOST_APPS)
-    return pb.HistoryReply(apps=[_past(arbiter, entry) for entry in entries])
+    return schema.HistoryReply(apps=[_past(arbiter, entry) for entry in entries])
 
 
-def _past(arbiter: Arbiter, entry: Entry) -> pb.PastApp:
+def _past(arbiter: Arbiter, entry: Entry) -> schema.PastApp:
     books, s = arbiter.engine.books, arbiter.state
     assert books.accounts is not None
     jobs = s.app_jobs(entry.app).tolist()
     leases = books.leases("app = ?", entry.app)
     last = leases[-1].account if leases else books.accounts.account(entry.app, "")
-    out = pb.PastApp(
+    out = schema.PastApp(
         id=entry.app,
         name=entry.name,
         user=entry.user,
@@ -154,8 +154,8 @@ def _past(arbiter: Arbiter, entry: Entry) -> pb.PastApp:
     return out
 
 
-def _attempt(arbiter: Arbiter, lease: ChargedLease, end: Sequence[object] | None) -> pb.PastAttempt:
-    row = pb.PastAttempt(
+def _attempt(arbiter: Arbiter, lease: ChargedLease, end: Sequence[object] | None) -> schema.PastAttempt:
+    row = schema.PastAttempt(
         job=lease.job,
         name=arbiter.state.job_specs[lease.job].name,
         attempt=lease.attempt,
@@ -177,9 +177,9 @@ def _attempt(arbiter: Arbiter, lease: ChargedLease, end: Sequence[object] | None
     return row
 
 
-def run_ids(arbiter: Arbiter, app: int) -> list[pb.RunId]:
+def run_ids(arbiter: Arbiter, app: int) -> list[schema.RunId]:
     """Runs in MLflow and Weights & Biases that an app's jobs reported."""
     return [
-        pb.RunId(job=job, attempt=attempt, tracker=tracker, run=run)
+        schema.RunId(job=job, attempt=attempt, tracker=tracker, run=run)
         for job, attempt, tracker, run in arbiter.journal.run_ids(app)
     ]

@@ -40,7 +40,7 @@ def audited(method: Callable[[Any, Any], T]) -> Callable[[Any, Any], T]:
 
 def target_of(request: Any) -> str:
     """Short description of the target of a request, without programs and values that may be secret."""
-    fields = request.DESCRIPTOR.fields_by_name
+    fields = type(request).model_fields
     if "values" in fields:  # of settings, which all users may see anyway
         values = dict(request.values)
         return ", ".join(f"{name}={value}" for name, value in sorted(values.items())) or "the settings file"

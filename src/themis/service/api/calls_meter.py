@@ -1,4 +1,4 @@
-"""Counts of calls, over gRPC and HTTP, and of messages in the log, for monitoring."""
+"""Counts of calls, and of messages in the log, for monitoring."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The certificate that a service shows, for gRPC and HTTP: renewed, and read again from changed files, while it serves.
+"""The certificate that a service shows: renewed, and read again from changed files, while it serves.
 
 Connections that are open continue; each new handshake uses the newest certificate.
 """
@@ -10,8 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-
-import grpc
 
 from themis.errors import InputError
 from themis.trust.authority.ca import Authority
@@ -55,8 +53,6 @@ class Certificates:
         self._lock, self._ended = threading.Lock(), threading.Event()
         self._seen, self.files, self.facts = self._look()
         self.context = server_context(self.files)
-        self._pems = self._read_pems()
-        self._shown = self._pems
         self._failed = ""
         self._thread = threading.Thread(target=self._watch, name="themis-certificates", daemon=True)
 
@@ -95,12 +91,8 @@ class Certificates:
             # Load into a separate context first, so that mismatched files leave the one in use unchanged.
             server_context(files)
             load(self.context, files)
-            self._seen, self.files, self.facts, self._pems = seen, files, facts, self._read_pems()
+            self._seen, self.files, self.facts = seen, files, facts
             return f"the service's certificate was renewed; it is valid until {day(facts.expires)}"
-
-    def credentials(self) -> grpc.ServerCredentials:
-        """Credentials of the gRPC server; each handshake asks for the newest certificate."""
-        return grpc.dynamic_ssl_server_credentials(_configuration(self._pems), self._newest)  # type: ignore[arg-type]  # None keeps the one before
 
     def close(self) -> None:
         """End the thread that looks after the certificate, if it was begun."""
@@ -116,17 +108,6 @@ class Certificates:
         assert self._own is not None
         state = _state(self._own)
         return state, self._own, check_own(self._own, self._clock())
-
-    def _read_pems(self) -> tuple[bytes, bytes]:
-        return self.files.key.read_bytes(), self.files.certificate.read_bytes()
-
-    def _newest(self) -> grpc.ServerCertificateConfiguration | None:
-        """Called by gRPC at each handshake, in its threads: the certificate if it changed since."""
-        pems = self._pems
-        if pems is self._shown:
-            return None
-        self._shown = pems
-        return _configuration(pems)
 
     def _watch(self) -> None:
         while not self._ended.wait(LOOK_S):
@@ -149,7 +130,3 @@ def _state(files: ServerFiles) -> object:
             raise InputError(f"cannot read {path}, of the service's certificate: {error.strerror}.") from None
         found.append((at.st_mtime_ns, at.st_ino, at.st_size))
     return tuple(found)
-
-
-def _configuration(pems: tuple[bytes, bytes]) -> grpc.ServerCertificateConfiguration:
-    return grpc.ssl_server_certificate_configuration([pems])

@@ -13,16 +13,16 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from themis.client import themis_pb2 as pb
 from themis.model.events import Compacted
 from themis.model.log import decode
 from themis.model.units import Float, Seconds
 from themis.report.lending import KINDS, Course, Lending
 from themis.report.reference_finish import Reference
+from themis.schema import messages as schema
 from themis.service.api.access import Caller
 from themis.service.engine.arbiter import Arbiter
 
@@ -84,7 +84,7 @@ class Courses:
             ).fetchall()
 
 
-def reply(course: Course, whole: bool, epoch: Seconds, caller: Caller, user: str, between: str) -> pb.FairnessReply:
+def reply(course: Course, whole: bool, epoch: Seconds, caller: Caller, user: str, between: str) -> schema.FairnessReply:
     """The part of a course that a caller may see: administrators see all users, users see themselves and the sum of all
     others.
 
@@ -92,7 +92,7 @@ def reply(course: Course, whole: bool, epoch: Seconds, caller: Caller, user: str
     ----------
     user : user whose row is requested; empty: all that the caller may see.
     """
-    out = pb.FairnessReply(
+    out = schema.FairnessReply(
         start=epoch + course.start, width=course.width, until=epoch + course.end, whole=whole, between=between
     )
     balance = course.balance[-1] if len(course.leased) else np.zeros(len(course.users))
@@ -103,20 +103,23 @@ def reply(course: Course, whole: bool, epoch: Seconds, caller: Caller, user: str
         known.sort(key=lambda u: float(balance[u]))
     for u in known:
         since = course.since(u)
-        row = out.users.add(user=course.users[u], **_hours(course.entitled[:, u], course.leased[:, u]))
+        row = schema.UserCourse(user=course.users[u], **_hours(course.entitled[:, u], course.leased[:, u]))
         if not math.isnan(since):
             row.since = epoch + since
+        out.users.append(row)
     others = [u for u in order if u not in known]
     if others and not user:
-        out.users.add(**_hours(course.entitled[:, others].sum(axis=1), course.leased[:, others].sum(axis=1)))
+        out.users.append(
+            schema.UserCourse(**_hours(course.entitled[:, others].sum(axis=1), course.leased[:, others].sum(axis=1)))
+        )
     for lender, borrower, size in course.loans():
         names = course.users[lender], course.users[borrower]
         if (caller.admin or caller.user in names) and user in ("", *names):
-            out.loans.add(lender=names[0], borrower=names[1], gpu_hours=size / 3600)
+            out.loans.append(schema.Loan(lender=names[0], borrower=names[1], gpu_hours=size / 3600))
     return out
 
 
-def _hours(entitled: Float, leased: Float) -> dict[str, object]:
+def _hours(entitled: Float, leased: Float) -> dict[str, Any]:
     return {
         "entitled": (entitled / 3600).tolist(),
         "leased": (leased / 3600).tolist(),
@@ -124,16 +127,16 @@ def _hours(entitled: Float, leased: Float) -> dict[str, object]:
     }
 
 
-def budgets(arbiter: Arbiter, user: str = "") -> pb.BudgetsReply:
+def budgets(arbiter: Arbiter, user: str = "") -> schema.BudgetsReply:
     """Use of the budgets that apply to ``user`` (empty: of all budgets)."""
     books, now = arbiter.engine.books, arbiter.instant
     currency = books.accounts.tariff.currency if books.accounts else ""
-    out = pb.BudgetsReply()
+    out = schema.BudgetsReply()
     for standing in arbiter.housekeeping.budgets.standings.values():
         if user and user not in standing.members:
             continue
         budget = standing.budget
-        row = out.budgets.add(
+        row = schema.BudgetUse(
             name=standing.name,
             of=budget.of,
             per=budget.per,
@@ -145,4 +148,5 @@ def budgets(arbiter: Arbiter, user: str = "") -> pb.BudgetsReply:
         )
         if math.isfinite(standing.ends):
             row.ends = arbiter.epoch + standing.ends
+        out.budgets.append(row)
     return out

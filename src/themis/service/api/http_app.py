@@ -1,11 +1,10 @@
-"""The HTTP API as an ASGI application: callers, limits, bodies, errors as status codes; ``pages`` has the answers."""
+"""The API as an ASGI application: callers, limits, bodies, errors as status codes; ``pages`` has the answers."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import ipaddress
-import json
 import logging
 import math
 import threading
@@ -22,19 +21,24 @@ from starlette.types import Receive, Scope, Send
 
 from themis.errors import InputError, ThemisError, UnknownName
 from themis.machines.bundles.store import NoRoomInStore
+from themis.schema.messages import BundleRef, BundleReply, EventsRequest, Message
+from themis.schema.routes import ANYONE, BYTES, EVENTS, JSON, Route
+from themis.schema.wire import as_json, changed, read
 from themis.service.api.access import Caller, Forbidden, NoToken
 from themis.service.api.call_limits import CallLimit
 from themis.service.api.listening import is_loopback
 from themis.service.api.methods import READS, STREAMS, Api
-from themis.service.api.page import BYTES, EVENT_STREAM, JSON, Page, Values
-from themis.service.api.pages import NotAllowed, find
+from themis.service.api.pages import NotAllowed, answer, find, receive, request_of, stream, takes_body
 from themis.service.api.submission import DiskLow, Limit
+from themis.service.engine.agents import TooLate
 from themis.service.engine.pending_calls import Closed
 
 MOST_CALLERS, CALLERS_OF_USER, CALLERS_KEPT = 48, 12, 12
 """Limits of concurrently answered requests: in total, of one user, and of the total for administrators only."""
 PIECE = 1 << 20
 """Bytes of an upload that are written together."""
+MOST_PUBLIC = 1 << 14
+"""Bytes of the body of a caller without a token."""
 SHORT = 1024
 """Bytes of a body that is read without an account."""
 BODY_S = 10.0
@@ -82,7 +86,9 @@ class HttpApp:
         self.callers = CallLimit(
             MOST_CALLERS, CALLERS_OF_USER, CALLERS_KEPT, "use the HTTP API", "try again when one of them has ended"
         )
-        self.threads = ThreadPoolExecutor(MOST_CALLERS + STREAMS + READS, thread_name_prefix="themis-http")
+        self.threads = ThreadPoolExecutor(
+            MOST_CALLERS + STREAMS + READS + api.arbiter.config.max_agents, thread_name_prefix="themis-http"
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -94,8 +100,8 @@ class HttpApp:
                 return
             except Exception as error:
                 response = _refusal(request, error)
-            page: Page | None = scope.get("themis.page")
-            name = f"{page.method} {page.path}" if page is not None else scope.get("themis.called", "unknown page")
+            route: Route | None = scope.get("themis.route")
+            name = route.name if route is not None else scope.get("themis.called", "unknown page")
             streams = isinstance(response, StreamingResponse)
             seconds = None if streams else time.perf_counter() - began
             self.api.meter.add("http", name, str(response.status_code), seconds)
@@ -108,27 +114,30 @@ class HttpApp:
         if self.site is not None and self.site.serves(path):
             return await self.site.answer(request, path, query, self._run)
         try:
-            page, inside = find(request.method, path)
+            route, inside = find(request.method, path)
         except UnknownName:
             self._caller(request)
             raise
-        request.scope["themis.page"] = page
-        api = self.api if page.public else self._caller(request)
-        if page.stream is not None:
-            return await self._streamed(request, page, api, page.read(inside, query))
-        if not page.public:
+        request.scope["themis.route"] = route
+        anyone = route.rights == ANYONE
+        api = (
+            self.api.by(Caller(user="", admin=False, address=address_of(request))) if anyone else self._caller(request)
+        )
+        if route.stream:
+            return await self._streamed(request, route, api, request_of(route, inside, query))
+        now = anyone and not takes_body(route)  # answered from memory, also when all threads are busy
+        if not now:
             place.enter_context(self.callers.take(api.caller))
-        if page.upload is not None:
-            found = await self._uploaded(request, page, api, page.read(inside, query))
-            return Response(_as_json(found), page.status, NO_STORE, media_type=page.media)
-        body = await self._body(request, page)
-        if page.public:  # answered from memory, also when all threads are busy
-            data = rendered(page, api, inside, query, body)
+        if route.upload:
+            return await self._uploaded(request, route, api, read(BundleRef, inside))
+        body = await self._body(request, route)
+        if now:
+            data = rendered(route, api, inside, query, body)
         else:
             data = await asyncio.get_running_loop().run_in_executor(
-                self.threads, rendered, page, api, inside, query, body
+                self.threads, rendered, route, api, inside, query, body
             )
-        return Response(data, page.status, NO_STORE, media_type=page.media)
+        return Response(data, route.status, NO_STORE, media_type=route.media)
 
     async def _run(self, caller: Caller, work: Callable[[], Response]) -> Response:
         with self.callers.take(caller):
@@ -147,36 +156,34 @@ class HttpApp:
             raise NoToken(NO_TOKEN)
         return self.api.by(caller)
 
-    async def _body(self, request: Request, page: Page) -> bytes:
+    async def _body(self, request: Request, route: Route) -> bytes:
         headers = request.headers
         length, kind = headers.get("content-length", "0"), headers.get("content-type", "")
         there = length != "0" or "transfer-encoding" in headers
-        if page.body is None:
+        if not takes_body(route):
             if there:
-                raise InputError(f"{page.method} {page.path} takes no body, got one.")
+                raise InputError(f"{route.method} {route.path} takes no body, got one.")
             return b""
         words = [word.strip().lower() for word in kind.split(";")]
         if (there or kind) and (words[0] != JSON or any(word not in ("", "charset=utf-8") for word in words[1:])):
             raise Refused(415, f"Content-Type is {kind[:100]!r}, expected application/json.")
-        too_large = Refused(
-            413, f"the body has more than {self.most_bytes} bytes; move data to files, or increase max_message."
-        )
-        if len(length) > 18 or int(length) > self.most_bytes:
+        most = MOST_PUBLIC if route.rights == ANYONE else self.most_bytes
+        too_large = Refused(413, f"the body has more than {most} bytes; move data to files, or increase max_message.")
+        if len(length) > 18 or int(length) > most:
             raise too_large
         data = bytearray()
         try:
             async with asyncio.timeout(BODY_S):
                 async for piece in request.stream():
                     data += piece
-                    if len(data) > self.most_bytes:
+                    if len(data) > most:
                         raise too_large
         except TimeoutError:
             raise Refused(408, f"the body did not arrive within {BODY_S:g} s.") from None
         return bytes(data)
 
-    async def _uploaded(self, request: Request, page: Page, api: Api, values: Values) -> dict[str, Any]:
+    async def _uploaded(self, request: Request, route: Route, api: Api, named: BundleRef) -> Response:
         """Write a body to disk as it comes, in a thread; memory holds one piece of it."""
-        assert page.upload is not None
         length, kind = request.headers.get("content-length", ""), request.headers.get("content-type", "")
         if kind.split(";")[0].strip().lower() != BYTES:
             raise Refused(415, f"Content-Type is {kind[:100]!r}, expected {BYTES}.")
@@ -186,7 +193,7 @@ class HttpApp:
         if len(length) > 18 or int(length) > most:
             raise Refused(413, f"the body has {length[:30]} bytes, more than {most} (max_bundle); send less.")
         loop = asyncio.get_running_loop()
-        incoming = await loop.run_in_executor(self.threads, page.upload, api, values, int(length))
+        incoming = await loop.run_in_executor(self.threads, receive, api, named, int(length))
         try:
             pieces, data = request.stream().__aiter__(), bytearray()
             while True:
@@ -200,27 +207,27 @@ class HttpApp:
                     data.clear()
                 if piece is None:
                     break
-            name = await loop.run_in_executor(self.threads, incoming.finish, values["sha256"])
+            name = await loop.run_in_executor(self.threads, incoming.finish, named.sha256)
         finally:
             await asyncio.shield(loop.run_in_executor(self.threads, incoming.abort))
-        return {"sha256": name, "bytes": incoming.size}
+        made = BundleReply(sha256=name, bytes=incoming.size)
+        return Response(as_json(made) + b"\n", route.status, NO_STORE, media_type=route.media)
 
     # ---- streams -----------------------------------------------------------------------------------------------------
 
-    async def _streamed(self, request: Request, page: Page, api: Api, values: Values) -> Response:
+    async def _streamed(self, request: Request, route: Route, api: Api, asked: Message) -> Response:
         """A reply in pieces; an error before the first one is a status code."""
-        assert page.stream is not None
-        if page.media == EVENT_STREAM and (after := request.headers.get("last-event-id")):
-            values = {**values, "after": next(p for p in page.parameters if p.name == "after").read(after)}
+        events = route.media == EVENTS
+        if isinstance(asked, EventsRequest) and (after := request.headers.get("last-event-id")):
+            asked = changed(asked, after=read(EventsRequest, {"after": after}).after)
         gone = threading.Event()
-        pieces = page.stream(api, values, gone)
+        pieces = stream(api, route, asked, gone)
         token = request.headers.get("authorization", "")
         follower = _Follower(pieces, gone, self.threads, lambda: self.api.access.caller(token) is not None)
-        events = page.media == EVENT_STREAM
-        await follower.begin(request, START_S if events else None)
+        await follower.begin(request, START_S if isinstance(asked, EventsRequest) else None)
         headers = {**NO_STORE, "X-Accel-Buffering": "no"}
         begin, beat_s = (EVENTS_BEGIN, HEARTBEAT_S) if events else (b"", None)
-        return StreamingResponse(follower.pieces(begin, beat_s), page.status, headers, media_type=page.media)
+        return StreamingResponse(follower.pieces(begin, beat_s), route.status, headers, media_type=route.media)
 
 
 class _Follower:
@@ -272,6 +279,10 @@ class _Follower:
                     return
                 self._next = None
                 yield piece
+        except ThemisError as error:
+            if not begin:  # the connection breaks, so that the reader sees that the rest is missing
+                raise
+            yield b"event: error\ndata: %s\n\n" % as_json({"error": str(error), "status": status_of(error)})
         finally:
             self._end()
 
@@ -325,18 +336,12 @@ def _is_local(host: str) -> bool:
         return False
 
 
-def rendered(page: Page, api: Api, inside: Mapping[str, str], query: str, body: bytes) -> bytes:
-    """The page's reply to a request; not in the event loop, for reading a body takes time."""
-    assert page.answer is not None
+def rendered(route: Route, api: Api, inside: Mapping[str, str], query: str, body: bytes) -> bytes:
+    """The reply to a request; not in the event loop, for reading a body takes time."""
     # Short ones cost next to nothing, and a user who has spent too much can still cancel.
     with api.costs.reading(api.caller) if len(body) > SHORT else nullcontext():
-        values = page.read(inside, query, body)
-    found = page.answer(api, values)
-    return found if isinstance(found, bytes) else _as_json(found)
-
-
-def _as_json(value: Any) -> bytes:
-    return json.dumps(value).encode() + b"\n"
+        asked = request_of(route, inside, query, body)
+    return answer(api, route, asked)
 
 
 def _refusal(request: Request, error: Exception) -> Response:
@@ -352,7 +357,7 @@ def _refusal(request: Request, error: Exception) -> Response:
     headers = {401: {"WWW-Authenticate": "Bearer"}, 429: later, 503: later}.get(status, {})
     if isinstance(error, NotAllowed):
         headers = {"Allow": ", ".join(error.allowed)}
-    return Response(_as_json({"error": sentence}), status, headers, media_type=JSON)
+    return Response(as_json({"error": sentence}) + b"\n", status, headers, media_type=JSON)
 
 
 def status_of(error: Exception) -> int:
@@ -372,6 +377,8 @@ def status_of(error: Exception) -> int:
             return 429
         case Forbidden():
             return 403
+        case TooLate():
+            return 409
         case UnknownName():
             return 404
         case InputError():

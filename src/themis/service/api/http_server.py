@@ -77,7 +77,7 @@ def serve_http(
     ------
     InputError : the address is taken, or none of this machine's.
     """
-    try_address(host, port, "http_port")
+    try_address(host, port, "port")
     ipv6 = ":" in host
     try:
         listener = socket.create_server(
@@ -87,7 +87,7 @@ def serve_http(
             dualstack_ipv6=ipv6 and host == "::" and socket.has_dualstack_ipv6(),
         )
     except OSError as error:
-        raise InputError(f"cannot listen on {joined(host, port)} for HTTP: {error.strerror}. Try again.") from None
+        raise InputError(f"cannot listen on {joined(host, port)} {error.strerror}. Try again.") from None
     # Headers and body are two writes: without this, each answer would wait 40 ms for the caller's acknowledgement.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return HttpServer(HttpApp(api, host, api.arbiter.config.max_message_bytes, site), listener, tls)

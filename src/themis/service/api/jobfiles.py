@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from themis.client import themis_pb2 as pb
 from themis.client.submit_requests import text_requests
 from themis.errors import InputError
 from themis.limits import LONGEST_JOB_FILE, NAMED, PATH
+from themis.schema import messages as schema
 from themis.service.engine.arbiter import Arbiter
 
 
-def read(arbiter: Arbiter, file: pb.JobFile) -> tuple[list[pb.SubmitRequest], list[str]]:
+def read(arbiter: Arbiter, file: schema.JobFile) -> tuple[list[schema.SubmitRequest], list[str]]:
     """The submissions of a job file, each after its dependencies in the file, and warnings.
 
     Raises
@@ -37,10 +37,10 @@ def read(arbiter: Arbiter, file: pb.JobFile) -> tuple[list[pb.SubmitRequest], li
 
 
 def submit_all(
-    requests: Iterable[pb.SubmitRequest], submit: Callable[[pb.SubmitRequest], pb.SubmitReply]
-) -> list[pb.SubmitReply]:
+    requests: Iterable[schema.SubmitRequest], submit: Callable[[schema.SubmitRequest], schema.SubmitReply]
+) -> list[schema.SubmitReply]:
     """Submit in order; dependencies by name refer to the apps of this call first."""
-    made: dict[str, pb.SubmitReply] = {}
+    made: dict[str, schema.SubmitReply] = {}
     for request in requests:
         for other in request.after:
             # The service may have added a number to the name.

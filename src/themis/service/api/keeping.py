@@ -10,9 +10,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from themis.client import themis_pb2 as pb
 from themis.errors import InputError, counted
 from themis.model.units import Seconds
+from themis.schema import messages as schema
 from themis.service.api.setting_calls import Door
 from themis.service.engine.setting_changes import words
 
@@ -22,7 +22,7 @@ MOST_BACKUPS = 30
 FOLDER = "backups"
 
 
-def changes(journal: Path, epoch: Seconds, limit: int) -> pb.SettingsHistoryReply:
+def changes(journal: Path, epoch: Seconds, limit: int) -> schema.SettingsHistoryReply:
     """Changes of settings, the newest first; for any thread.
 
     Raises
@@ -36,19 +36,19 @@ def changes(journal: Path, epoch: Seconds, limit: int) -> pb.SettingsHistoryRepl
             "SELECT number, t, line FROM records WHERE kind = 'SettingsChanged' ORDER BY number DESC LIMIT ?",
             (min(limit or MOST_CHANGES, MOST_CHANGES),),
         ).fetchall()
-    out = pb.SettingsHistoryReply()
+    out = []
     for number, at, line in rows:
         found: dict[str, Any] = json.loads(line)
         values = {name: words(name, value) for name, value in found["values"].items()}
-        out.changes.add(record=number, time=epoch + at, user=found["user"], values=values)
-    return out
+        out.append(schema.SettingsChange(record=number, time=epoch + at, user=found["user"], values=values))
+    return schema.SettingsHistoryReply(changes=out)
 
 
-def journal(path: Path, epoch: Seconds) -> pb.JournalReply:
+def journal(path: Path, epoch: Seconds) -> schema.JournalReply:
     """The journal's size and the backups; for any thread."""
     with _reading(path) as db:
         records, last = db.execute("SELECT count(*), max(t) FROM records").fetchone()
-    return pb.JournalReply(
+    return schema.JournalReply(
         records=records,
         began=epoch,
         last=epoch + (last or 0.0),
@@ -59,7 +59,7 @@ def journal(path: Path, epoch: Seconds) -> pb.JournalReply:
     )
 
 
-def back_up(home: Path, door: Door | None) -> pb.Backup:
+def back_up(home: Path, door: Door | None) -> schema.Backup:
     """Copy a data directory into its folder of backups.
 
     Raises
@@ -85,9 +85,9 @@ def _folders(home: Path) -> list[Path]:
     )
 
 
-def _backup(folder: Path) -> pb.Backup:
+def _backup(folder: Path) -> schema.Backup:
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    return pb.Backup(name=folder.name, made=folder.stat().st_mtime, bytes=size)
+    return schema.Backup(name=folder.name, made=folder.stat().st_mtime, bytes=size)
 
 
 def _reading(path: Path) -> closing[sqlite3.Connection]:

@@ -1,7 +1,7 @@
-"""The API: each method of ``client/themis.proto`` asks the arbiter's thread, or reads files of its data directory.
+"""The API: each call of ``schema/routes.py`` asks the arbiter's thread, or reads files of its data directory.
 
 Who calls is known by the token: users act on their own apps, administrators on all. Errors become status codes with one
-sentence (``grpc_server``); a bug of ours is INTERNAL and its traceback goes to the arbiter's log, not to the caller.
+sentence (``http_app``); a bug of ours is 500 and its traceback goes to the arbiter's log, not to the caller.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from themis.client import themis_pb2 as pb
 from themis.errors import InputError, UnknownName, counted
+from themis.schema import messages as schema
 from themis.service.api import (
     accounts,
     fairness,
@@ -65,8 +65,6 @@ STREAMS_OF_USER, READS_OF_USER, WHYS_OF_USER, WHAT_IFS_OF_USER = 12, 6, 2, 1
 """Maximum number of these calls for one user who is not an administrator."""
 STREAMS_KEPT, READS_KEPT, WHYS_KEPT, WHAT_IFS_KEPT = 8, 6, 2, 1
 """Number of these calls that are reserved for administrators."""
-WORKERS = STREAMS + READS + WHYS + WHAT_IFS + 32
-"""Threads that answer: one for each of these calls, and some for calls that are answered right away."""
 POLL_S = 0.25
 CHUNK = 64 << 10
 ESTIMATE_S = 5.0
@@ -105,8 +103,6 @@ class Api:
             oidc.audit if oidc is not None else Audit(arbiter.journal.path.parent, lambda: arbiter.config.audit_keep_s),
         )
         self.caller = access.owner
-        self.http_port = 0
-        """Port of the HTTP API once it is served; 0 if it is not."""
         self.ending = threading.Event()
         most = arbiter.config.max_agents
         self.streams = CallLimit(
@@ -165,12 +161,12 @@ class Api:
                 f"Permission denied: only administrators may {what}; user {self.caller.user} is not an administrator."
             )
 
-    def Info(self, request: pb.InfoRequest) -> pb.InfoReply:
+    def Info(self, request: schema.Nothing) -> schema.InfoReply:
         """Version, policy and size of the service."""
 
-        def info(a: Arbiter) -> pb.InfoReply:
+        def info(a: Arbiter) -> schema.InfoReply:
             s = a.state
-            return pb.InfoReply(
+            return schema.InfoReply(
                 version=__version__,
                 api=1,
                 policy=a.config.policy,
@@ -188,39 +184,38 @@ class Api:
                 admin=self.caller.admin,
                 engine=a.config.engine,
                 max_bundle=a.config.max_bundle_bytes,
-                http_port=self.http_port,
             )
 
         return self._look(info)  # type: ignore[no-any-return]
 
     @audited
-    def Submit(self, request: pb.SubmitRequest) -> pb.SubmitReply:
+    def Submit(self, request: schema.SubmitRequest) -> schema.SubmitReply:
         """Enter an app."""
 
-        def entered(a: Arbiter) -> pb.SubmitReply:
+        def entered(a: Arbiter) -> schema.SubmitReply:
             with self.costs.charged(self.caller):
                 return submit(a, request, self.caller)
 
         return self._do(entered)  # type: ignore[no-any-return]
 
-    def SubmitFile(self, request: pb.JobFile) -> pb.JobFileReply:
+    def SubmitFile(self, request: schema.JobFile) -> schema.JobFileReply:
         """Enter the apps of a job file; it is read in the caller's thread."""
         with self.costs.reading(self.caller):
             requests, notes = jobfiles.read(self.arbiter, request)
-        return pb.JobFileReply(apps=jobfiles.submit_all(requests, self.Submit), notes=notes)
+        return schema.JobFileReply(apps=jobfiles.submit_all(requests, self.Submit), notes=notes)
 
     @audited
-    def Cancel(self, request: pb.AppRef) -> pb.AppReply:
+    def Cancel(self, request: schema.AppRef) -> schema.AppReply:
         """Withdraw an app."""
         return self._change(request, Arbiter.cancel, "cancel it")
 
     @audited
-    def Hold(self, request: pb.AppRef) -> pb.AppReply:
+    def Hold(self, request: schema.AppRef) -> schema.AppReply:
         """Pause an app and release its GPUs."""
         return self._change(request, Arbiter.hold, "hold it")
 
     @audited
-    def Resume(self, request: pb.AppRef) -> pb.AppReply:
+    def Resume(self, request: schema.AppRef) -> schema.AppReply:
         """Let a held app take part again."""
 
         def resume(a: Arbiter, app: int) -> None:
@@ -230,67 +225,67 @@ class Api:
 
         return self._change(request, resume, "resume it")
 
-    def _change(self, request: pb.AppRef, how: Callable[[Arbiter, int], None], what: str) -> pb.AppReply:
-        def change(a: Arbiter) -> pb.AppReply:
+    def _change(self, request: schema.AppRef, how: Callable[[Arbiter, int], None], what: str) -> schema.AppReply:
+        def change(a: Arbiter) -> schema.AppReply:
             app = self._mine(a, request.app, what)
             how(a, app)
-            return pb.AppReply(app=views.app_row(a, views.state_now(a), a.journal.apps("app = ?", app)[0], {}))
+            return schema.AppReply(app=views.app_row(a, views.state_now(a), a.journal.apps("app = ?", app)[0], {}))
 
         return self._do(change)  # type: ignore[no-any-return]
 
-    def Apps(self, request: pb.AppsRequest) -> pb.AppsReply:
+    def Apps(self, request: schema.AppsRequest) -> schema.AppsReply:
         """The queue, or finished apps."""
-        found: pb.AppsReply = self._look(lambda a: views.apps(a, request))
+        found: schema.AppsReply = self._look(lambda a: views.apps(a, request))
         for row in found.apps:
             self._hide(row)
-        return found
+        return schema.AppsReply(apps=[row for row in found.apps if request.state in ("", row.state)])
 
-    def _hide(self, row: pb.App) -> None:
+    def _hide(self, row: schema.App) -> None:
         """Hide failure messages of other users' apps; program output may contain paths."""
-        if not self.caller.admin and row.user != self.caller.user and (row.jobs_ended or row.HasField("ended")):
-            row.ClearField("reason")
+        if not self.caller.admin and row.user != self.caller.user and (row.jobs_ended or row.ended is not None):
+            row.reason = ""
 
-    def Show(self, request: pb.AppRef) -> pb.ShowReply:
+    def Show(self, request: schema.AppRef) -> schema.ShowReply:
         """One app; of another user's app, without commands and messages."""
-        found: pb.ShowReply = self._look(lambda a: views.show(a, request.app))
+        found: schema.ShowReply = self._look(lambda a: views.show(a, request.app))
         self._hide(found.app)
         if not self.caller.admin and found.app.user != self.caller.user:
             for job in found.jobs:
-                job.ClearField("command")
+                job.command = []
                 for attempt in job.attempts:
-                    attempt.ClearField("message")
+                    attempt.message = ""
             return found
         for job in [job for job in found.jobs if job.outcome == "failed"][:MOST_LAST]:
-            job.last_lines.extend(last_lines(self._files(job.id, pb.LogsRequest())))
+            job.last_lines.extend(last_lines(self._files(job.id, schema.LogsRequest())))
         return found
 
-    def Trials(self, request: pb.AppRef) -> pb.TrialsReply:
+    def Trials(self, request: schema.AppRef) -> schema.TrialsReply:
         """The jobs of a sweep; of another user's app, without parameters."""
-        found: pb.TrialsReply = self._look(lambda a: trials.of_app(a, request.app))
+        found: schema.TrialsReply = self._look(lambda a: trials.of_app(a, request.app))
         self._hide(found.app)
         with self._reads.take(self.caller):
             trials.add_reports(found, self.arbiter.journal.path, self.arbiter.epoch)
         if not self.caller.admin and found.app.user != self.caller.user:
             for trial in found.trials:
-                trial.ClearField("parameters")
+                trial.parameters = ""
         return found
 
-    def Nodes(self, request: pb.NodesRequest) -> pb.NodesReply:
+    def Nodes(self, request: schema.UsersRequest) -> schema.NodesReply:
         """All machines."""
         return self._look(lambda a: views.nodes(a, request.user))  # type: ignore[no-any-return]
 
     @audited
-    def Drain(self, request: pb.NodeRef) -> pb.NodeReply:
+    def Drain(self, request: schema.NodeRef) -> schema.NodeReply:
         """Take a machine out of service."""
         return self._drain(request, drained=True)
 
     @audited
-    def Undrain(self, request: pb.NodeRef) -> pb.NodeReply:
+    def Undrain(self, request: schema.NodeRef) -> schema.NodeReply:
         """Put a machine back into service."""
         return self._drain(request, drained=False)
 
     @audited
-    def RemoveNode(self, request: pb.NodeRef) -> pb.NodeReply:
+    def RemoveNode(self, request: schema.NodeRef) -> schema.NodeReply:
         """Remove a machine of a fleet for good."""
         self._check_admin("remove machines")
         if not request.node:
@@ -298,30 +293,30 @@ class Api:
         # In the caller's thread: the machines' file is not the arbiter's.
         self.arbiter.executor.leave(request.node)
 
-        def look(a: Arbiter) -> pb.NodeReply:
+        def look(a: Arbiter) -> schema.NodeReply:
             try:
                 row = views.node_row(a, views.machine_of(a, request.node))
             except UnknownName:  # it has joined, and was never connected
-                row = pb.Node(name=request.node)
+                row = schema.Node(name=request.node)
             row.state = "leaving"
-            return pb.NodeReply(node=row)
+            return schema.NodeReply(node=row)
 
         return self._look(look)  # type: ignore[no-any-return]
 
-    def _drain(self, request: pb.NodeRef, *, drained: bool) -> pb.NodeReply:
+    def _drain(self, request: schema.NodeRef, *, drained: bool) -> schema.NodeReply:
         self._check_admin("drain machines, or put them back")
         within_s = request.deadline_s
         if not 0.0 <= within_s < math.inf:
             raise InputError(f"the deadline is {within_s:g} s, expected 0 (immediately) or more.")
 
-        def change(a: Arbiter) -> pb.NodeReply:
+        def change(a: Arbiter) -> schema.NodeReply:
             machine = views.machine_of(a, request.node)
             a.drain(machine, drained, within_s)
-            return pb.NodeReply(node=views.node_row(a, machine))
+            return schema.NodeReply(node=views.node_row(a, machine))
 
         return self._do(change)  # type: ignore[no-any-return]
 
-    def Share(self, request: pb.UsersRequest) -> pb.ShareReply:
+    def Share(self, request: schema.UsersRequest) -> schema.ShareReply:
         """GPUs that each user holds."""
         reply, at = self._look(lambda a: (views.share(a, request.user), self._present(a)))
         own = self._courses.ask(lambda reference: own_share.shares(reference, at), at.record)
@@ -362,12 +357,12 @@ class Api:
 
     # ---- accounts ----------------------------------------------------------------------------------------------------
 
-    def Usage(self, request: pb.UsageRequest) -> pb.UsageReply:
+    def Usage(self, request: schema.UsageRequest) -> schema.UsageReply:
         """GPU hours, cost and apps: of the caller, or for administrators of all users."""
         user = self.caller.may_see(request.user, "usage")
         return self._look(lambda a: accounts.usage(a, request, user))  # type: ignore[no-any-return]
 
-    def Fairness(self, request: pb.UsersRequest) -> pb.FairnessReply:
+    def Fairness(self, request: schema.UsersRequest) -> schema.FairnessReply:
         """GPU-hours over time that users were entitled to and received; read outside the arbiter's thread."""
         user = self.caller.may_see(request.user, "course") if request.user else ""
         with self._reads.take(self.caller):
@@ -375,17 +370,17 @@ class Api:
             course, whole = self._courses.course(now, last)
             return fairness.reply(course, whole, self.arbiter.epoch, self.caller, user, between)
 
-    def Budgets(self, request: pb.UsersRequest) -> pb.BudgetsReply:
+    def Budgets(self, request: schema.UsersRequest) -> schema.BudgetsReply:
         """Use of budgets: those of the caller, or all for administrators."""
         user = self.caller.may_see(request.user, "budgets")
         return self._look(lambda a: fairness.budgets(a, user))  # type: ignore[no-any-return]
 
-    def History(self, request: pb.HistoryRequest) -> pb.HistoryReply:
+    def History(self, request: schema.HistoryRequest) -> schema.HistoryReply:
         """Finished apps with their attempts: of the caller, or for administrators of all users."""
         user = self.caller.may_see(request.user, "history")
         return self._look(lambda a: accounts.history(a, request, user))  # type: ignore[no-any-return]
 
-    def Why(self, request: pb.AppRef) -> pb.WhyReply:
+    def Why(self, request: schema.AppRef) -> schema.WhyReply:
         """Why an app waits, when it may begin, and its story; outside the arbiter's thread, for that may be long."""
         # Each takes seconds and a copy of the journal, so few run at the same time, and few wait. Who is refused costs nothing.
         with self._whys.take(self.caller), self._simulations:
@@ -393,14 +388,14 @@ class Api:
             if state:
                 now = self.arbiter.epoch + self.arbiter.now()
                 views.add_estimate(reply, reasons.estimate(state, app, ESTIMATE_S), now)
-            reply.json = story(self.arbiter.journal.path, name)
-            expected = orjson.loads(reply.json)["expected"]
+            reply.story = story(self.arbiter.journal.path, name)
+            expected = orjson.loads(reply.story)["expected"]
             starts, ends = (math.nan if expected[key] is None else expected[key] for key in ("starts", "ends"))
             epoch = self.arbiter.epoch
             self._courses.ask(lambda r: own_share.add_to_why(reply, app, r, at, starts, ends, epoch), at.record)
             return reply  # type: ignore[no-any-return]
 
-    def WhatIf(self, request: pb.WhatIfRequest) -> pb.WhatIfReply:
+    def WhatIf(self, request: schema.WhatIfRequest) -> schema.WhatIfReply:
         """Finish times of apps under changed conditions; outside the arbiter's thread, because that takes long."""
         asked = what_if.question_of(request)
         with self._what_ifs.take(self.caller):
@@ -411,71 +406,73 @@ class Api:
             found = what_if.ask(self.arbiter.journal.path.parent, state, now, asked)
         return what_if.reply(found, self.arbiter.epoch, None if self.caller.admin else self.caller.user)
 
-    def Dump(self, request: pb.DumpRequest, gone: threading.Event = NEVER) -> Iterator[pb.DumpChunk]:
+    def Dump(self, request: schema.Nothing, gone: threading.Event = NEVER) -> Iterator[bytes]:
         """The state as it is now."""
         self._check_admin("dump the scheduler's state")
         with self._reads.take(self.caller):
             data = self._look(lambda a: dump.write(a.engine.core, a.config.policy))
             for start in range(0, len(data), CHUNK):
-                yield pb.DumpChunk(data=data[start : start + CHUNK])
+                yield data[start : start + CHUNK]
 
     # ---- who may call ------------------------------------------------------------------------------------------------
 
     @audited
-    def AddUser(self, request: pb.UserRef) -> pb.UserToken:
+    def AddUser(self, request: schema.UserRef) -> schema.UserToken:
         """A token for a user."""
         self._check_admin("add users")
-        return pb.UserToken(user=request.user, token=self.access.add(request.user, admin=request.admin))
+        return schema.UserToken(user=request.user, token=self.access.add(request.user, admin=request.admin))
 
     @audited
-    def RemoveUser(self, request: pb.UserRef) -> pb.UserReply:
+    def RemoveUser(self, request: schema.UsersRequest) -> schema.UserReply:
         """Remove a user's token and end the user's sign-ins."""
         self._check_admin("remove users")
         signed = self.oidc.sign_ins.remove(request.user) if self.oidc is not None else None
         if signed is not None and request.user not in self.access.accounts():
-            return pb.UserReply(user=pb.User(user=request.user, admin=signed.admin, added=signed.began, method="oidc"))
+            return schema.UserReply(
+                user=schema.User(user=request.user, admin=signed.admin, added=signed.began, method="oidc")
+            )
         gone = self.access.remove(request.user)
-        return pb.UserReply(user=pb.User(user=request.user, admin=gone.admin, added=gone.added, method="token"))
+        return schema.UserReply(user=schema.User(user=request.user, admin=gone.admin, added=gone.added, method="token"))
 
-    def Users(self, request: pb.UsersRequest) -> pb.UsersReply:
+    def Users(self, request: schema.UsersRequest) -> schema.UsersReply:
         """All users with a token, and those who are signed in."""
         self._check_admin("list users")
         rows = [
-            pb.User(user=n, admin=a.admin, added=a.added, method="token") for n, a in self.access.accounts().items()
+            schema.User(user=n, admin=a.admin, added=a.added, method="token") for n, a in self.access.accounts().items()
         ]
         if self.oidc is not None:
             for name, s in sorted(self.oidc.sign_ins.newest().items()):
-                rows.append(pb.User(user=name, admin=s.admin, added=s.began, method="oidc", ends=s.ends))
-        return pb.UsersReply(users=[row for row in rows if request.user in ("", row.user)])
+                rows.append(schema.User(user=name, admin=s.admin, added=s.began, method="oidc", ends=s.ends))
+        return schema.UsersReply(users=[row for row in rows if request.user in ("", row.user)])
 
-    def SignIn(self, request: pb.SignInRequest) -> pb.SignInReply:
+    def SignIn(self, request: schema.SignInRequest) -> schema.SignInReply:
         """A step of a sign-in with the OIDC provider; for callers without a token."""
         if self.oidc is None:
             raise InputError("this service has no OIDC provider; an administrator sets oidc in its settings file.")
         return self.oidc.call(request, self.caller.address)
 
-    def Audit(self, request: pb.AuditRequest) -> pb.AuditReply:
+    def Audit(self, request: schema.AuditRequest) -> schema.AuditReply:
         """Sign-ins and changes: of the caller, or for administrators of all users."""
         user = self.caller.may_see(request.user, "audit log")
         if request.limit < 0:
             raise InputError(f"the limit is {request.limit}, expected 0 ({MOST_ENTRIES}) or more.")
         with self._reads.take(self.caller):
             entries = self.audit.read(user, request.limit)
-        return pb.AuditReply(entries=[pb.AuditEntry(**asdict(entry)) for entry in entries])
+        return schema.AuditReply(entries=[schema.AuditEntry(**asdict(entry)) for entry in entries])
 
     # ---- settings ----------------------------------------------------------------------------------------------------
 
-    def Settings(self, request: pb.SettingsRequest) -> pb.SettingsReply:
+    def Settings(self, request: schema.Nothing) -> schema.SettingsReply:
         """All settings, with the time and author of their last change."""
         return self._look(setting_calls.settings)  # type: ignore[no-any-return]
 
     @audited
-    def Set(self, request: pb.SetRequest) -> pb.SetReply:
+    def Set(self, request: schema.SetRequest) -> schema.SetReply:
         """Change settings while the service runs, all or none."""
         self._check_admin("change settings")
         return self._do(lambda a: setting_calls.change(a, request, self.door, self.caller.user))  # type: ignore[no-any-return]
 
-    def SettingsHistory(self, request: pb.SettingsHistoryRequest) -> pb.SettingsHistoryReply:
+    def SettingsHistory(self, request: schema.SettingsHistoryRequest) -> schema.SettingsHistoryReply:
         """Changes of settings."""
         self._check_admin("see who changed settings")
         with self._reads.take(self.caller):
@@ -483,14 +480,14 @@ class Api:
 
     # ---- the data directory ------------------------------------------------------------------------------------------
 
-    def Journal(self, request: pb.JournalRequest) -> pb.JournalReply:
+    def Journal(self, request: schema.Nothing) -> schema.JournalReply:
         """The journal's size, and backups."""
         self._check_admin("see the journal's state")
         with self._reads.take(self.caller):
             return keeping.journal(self.arbiter.journal.path, self.arbiter.epoch)
 
     @audited
-    def BackUp(self, request: pb.BackUpRequest) -> pb.Backup:
+    def BackUp(self, request: schema.Nothing) -> schema.Backup:
         """Copy the data directory into its folder of backups; one copy at a time."""
         self._check_admin("make backups")
         if not self._backing_up.acquire(blocking=False):
@@ -502,7 +499,7 @@ class Api:
 
     # ---- ongoing calls -----------------------------------------------------------------------------------------------
 
-    def Events(self, request: pb.EventsRequest, gone: threading.Event = NEVER) -> Iterator[pb.Record]:
+    def Events(self, request: schema.EventsRequest, gone: threading.Event = NEVER) -> Iterator[schema.Record]:
         """The journal's records."""
         after, left = request.after, request.limit or -1
         with self._follows(request.follow):
@@ -510,7 +507,9 @@ class Api:
                 rows = read_records(self.arbiter.journal.path, after, MOST_ROWS)
                 after = rows[-1][0] if rows else after
                 for number, time, kind, line in self._of_user(rows, request.user):
-                    yield pb.Record(number=number, time=self.arbiter.epoch + time, kind=kind, json=line)
+                    yield schema.Record(
+                        number=number, time=self.arbiter.epoch + time, kind=kind, record=orjson.loads(line)
+                    )
                     left -= 1
                     if left == 0:
                         return
@@ -529,7 +528,7 @@ class Api:
         users, app_of = self._look(views.owners)
         return [row for row in rows if _concerns(json.loads(row[3]), user, users, app_of)]
 
-    def Logs(self, request: pb.LogsRequest, gone: threading.Event = NEVER) -> Iterator[pb.LogChunk]:
+    def Logs(self, request: schema.LogsRequest, gone: threading.Event = NEVER) -> Iterator[bytes]:
         """Output of a rank: every attempt's file in order, the last one as it grows."""
         job = self._look(lambda a: self._job(a, request))
         self._check_written(job, request)
@@ -542,7 +541,7 @@ class Api:
                 for attempt, path in self._files(job, request):
                     for data in _rest(path, at, attempt):
                         sent = True
-                        yield pb.LogChunk(data=data, attempt=attempt)
+                        yield data
                 if over and not sent:
                     return
                 if not sent:
@@ -551,7 +550,7 @@ class Api:
             # The app has not ended: a following client continues with the next arbiter.
             raise Closed(ENDING)
 
-    def end_of_log(self, request: pb.LogsRequest, most: int) -> str:
+    def end_of_log(self, request: schema.LogsRequest, most: int) -> str:
         """The last bytes, at most ``most``, of a rank's output in its last attempt."""
         job = self._look(lambda a: self._job(a, request))
         self._check_written(job, request)
@@ -559,7 +558,7 @@ class Api:
 
     # ---- agents of apps ---------------------------------------------------------------------------------------------
 
-    def Attend(self, request: pb.AppRef, gone: threading.Event = NEVER) -> Iterator[pb.AgentEvent]:
+    def Attend(self, request: schema.AppRef, gone: threading.Event = NEVER) -> Iterator[schema.AgentEvent]:
         """Connect an app's own agent, until the app is finished or the agent disconnects."""
         app, name = self._look(lambda a: self._active(a, request.app))
         with self._agents.take(self.caller):
@@ -576,15 +575,15 @@ class Api:
             finally:
                 self.arbiter.agents.disconnect(session)
 
-    def Estimate(self, request: pb.EstimateRequest) -> pb.EstimateReply:
+    def Estimate(self, request: schema.EstimateRequest) -> schema.Nothing:
         """An agent's rho."""
         self.arbiter.agents.estimate(self._find(request.app), request.round, request.rho)
-        return pb.EstimateReply()
+        return schema.Nothing()
 
-    def Bid(self, request: pb.BidRequest) -> pb.BidReply:
+    def Bid(self, request: schema.BidRequest) -> schema.Nothing:
         """An agent's bid; it is checked immediately, in the caller's thread."""
         self.arbiter.agents.bid(self._find(request.app), request)
-        return pb.BidReply()
+        return schema.Nothing()
 
     def _find(self, ref: str) -> int:
         # By number without the arbiter's thread: a bid must not wait for whatever that does.
@@ -608,7 +607,7 @@ class Api:
         found: tuple[int, list[int]] = self._look(look)
         return found
 
-    def _job(self, a: Arbiter, request: pb.LogsRequest) -> int:
+    def _job(self, a: Arbiter, request: schema.LogsRequest) -> int:
         jobs = a.state.app_jobs(self._mine(a, request.app, "read its logs"))
         if not 0 <= request.job < len(jobs):
             raise InputError(
@@ -616,7 +615,7 @@ class Api:
             )
         return int(jobs[request.job])
 
-    def _check_written(self, job: int, request: pb.LogsRequest) -> None:
+    def _check_written(self, job: int, request: schema.LogsRequest) -> None:
         """Refuse a rank, or an attempt, that no attempt so far had, unless there was none and one may yet come."""
         if self._files(job, request):
             return
@@ -633,7 +632,7 @@ class Api:
         ranks = f"ranks 0 to {most}" if most else "rank 0 alone"
         raise InputError(f"job {request.job} of app {request.app!r} had {ranks}, got rank {request.rank}.")
 
-    def _files(self, job: int, request: pb.LogsRequest) -> list[tuple[int, Path]]:
+    def _files(self, job: int, request: schema.LogsRequest) -> list[tuple[int, Path]]:
         number = request.attempt or "*"
         found = self.root.glob(f"nodes/*/logs/job{job}-attempt{number}/rank-{int(request.rank)}.log")
         return sorted((int(path.parent.name.rpartition("attempt")[2]), path) for path in found)

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from themis.client import themis_pb2 as pb
 from themis.errors import InputError, ThemisError
+from themis.schema import messages as schema
 from themis.service.api.access import NAME, Caller, hash_of
 from themis.service.api.audit import Audit
 from themis.service.api.sign_ins import METHOD, SignIns
@@ -166,7 +166,7 @@ class Oidc:
 
     # ---- command lines -----------------------------------------------------------------------------------------------
 
-    def call(self, request: pb.SignInRequest, address: str) -> pb.SignInReply:
+    def call(self, request: schema.SignInRequest, address: str) -> schema.SignInReply:
         """A step of a command line: begin, ask whether the user agreed, or renew.
 
         Raises
@@ -184,12 +184,12 @@ class Oidc:
             device = self.provider.begin_device()
         return self._waiting(device.device_code, device.interval_s, time.time() + device.lasts_s, device)
 
-    def _waiting(self, code: str, interval_s: float, ends: float, device: Device | None = None) -> pb.SignInReply:
+    def _waiting(self, code: str, interval_s: float, ends: float, device: Device | None = None) -> schema.SignInReply:
         handle = seal(self._key, DEVICE, {"code": code, "interval": interval_s, "ends": ends})
         shown = {} if device is None else {"url": device.url, "whole_url": device.whole_url, "code": device.code}
-        return pb.SignInReply(handle=handle, interval_s=interval_s, ends=ends, **shown)
+        return schema.SignInReply(handle=handle, interval_s=interval_s, ends=ends, **shown)
 
-    def _poll(self, handle: str, address: str) -> pb.SignInReply:
+    def _poll(self, handle: str, address: str) -> schema.SignInReply:
         try:
             flow = unseal(self._key, DEVICE, handle)
         except Broken:
@@ -241,8 +241,8 @@ def _caller(user: str, admin: bool, address: str) -> Caller:
     return Caller(user=user, admin=admin, method=METHOD, address=address)
 
 
-def _reply(done: Done) -> pb.SignInReply:
-    return pb.SignInReply(token=done.token, user=done.user, ends=done.ends)
+def _reply(done: Done) -> schema.SignInReply:
+    return schema.SignInReply(token=done.token, user=done.user, ends=done.ends)
 
 
 class Rate:

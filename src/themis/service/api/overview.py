@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from themis.client import themis_pb2 as pb
 from themis.core.state import State
 from themis.model.units import NONE, Float, Int, Seconds
+from themis.schema import messages as schema
 from themis.service.api import reasons, views, wait_reasons
 from themis.service.engine.arbiter import Arbiter
 from themis.service.engine.journal import Entry, first_record
@@ -63,9 +63,9 @@ class Overview:
     waiting: int
     lease_s: Seconds
     machines: tuple[MachineRow, ...]
-    run_rows: tuple[pb.App, ...]
-    wait_rows: tuple[pb.App, ...]
-    users: tuple[pb.UserShare, ...]
+    run_rows: tuple[schema.App, ...]
+    wait_rows: tuple[schema.App, ...]
+    users: tuple[schema.UserShare, ...]
     number: dict[str, int]
     names: dict[int, tuple[str, str]] = field(default_factory=dict)
 
@@ -93,7 +93,7 @@ def overview(arbiter: Arbiter) -> Overview:
         row.reason = row.reason or reasons.of_gpus(arbiter.engine, row.id, s).sentence
     for row in rows.values():
         if row.jobs_ended:  # of other users' apps, messages of failures are hidden, and all users see the same page
-            row.ClearField("reason")
+            row.reason = ""
     return Overview(
         record=last_record(arbiter),
         at=arbiter.epoch + s.now,

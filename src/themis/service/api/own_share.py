@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from themis.client import themis_pb2 as pb
 from themis.core import take_snapshot as snapshots
 from themis.core.state import State
 from themis.fairness.finish_time import FinishTime, Form
 from themis.model.units import GpuSeconds, Seconds
 from themis.report.reference_finish import Reference
+from themis.schema import messages as schema
 
 FARTHEST_S = 366 * 86400.0
 """An end that is farther away is not forecast: nothing is known of the app's work, or it makes no progress."""
@@ -88,7 +88,7 @@ def shares(reference: Reference, at: Present) -> dict[int, OwnShare]:
     return out
 
 
-def add_to_shares(reply: pb.ShareReply, own: Mapping[int, OwnShare], at: Present) -> None:
+def add_to_shares(reply: schema.ShareReply, own: Mapping[int, OwnShare], at: Present) -> None:
     """The worst and the median of each user's active apps."""
     for row in reply.users:
         mine = [share for a, share in own.items() if at.users[a] == row.user]
@@ -99,7 +99,7 @@ def add_to_shares(reply: pb.ShareReply, own: Mapping[int, OwnShare], at: Present
 
 
 def add_to_why(
-    reply: pb.WhyReply, app: int, reference: Reference, at: Present, starts: Seconds, ends: Seconds, epoch: Seconds
+    reply: schema.WhyReply, app: int, reference: Reference, at: Present, starts: Seconds, ends: Seconds, epoch: Seconds
 ) -> None:
     """The app's own share, its loans, and the time of their return.
 
@@ -121,7 +121,7 @@ def add_to_why(
         reply.expected_end = epoch + max(ends, at.now)
     lent = float(reference.received(at.now)[app]) - at.had[app]
     reply.lent_gpu_hours = lent / 3600
-    if math.isfinite(starts) and reply.HasField("start_median"):
+    if math.isfinite(starts) and reply.start_median is not None:
         starts = reply.start_median - epoch
     if lent > 0:
         back = _back(reference, app, at, starts if math.isfinite(starts) else at.now, ends)

@@ -268,7 +268,7 @@ def _outside(api: Api) -> Iterator[Figure]:
     left = [((name,), end - time.time()) for name, end in ends.items() if end is not None]
     text = "Seconds until a certificate of the service expires; nothing without TLS."
     yield "gauge", "themis_certificate_expiry_seconds", text, ("certificate",), left
-    text = "Calls of the API; status is a gRPC code or an HTTP status."
+    text = "Calls of the API; status is of HTTP."
     yield "counter", "themis_api_calls", text, ("api", "method", "status"), calls
 
 

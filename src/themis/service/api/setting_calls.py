@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from themis.client import themis_pb2 as pb
 from themis.errors import InputError
+from themis.schema import messages as schema
 from themis.service.engine.arbiter import Arbiter
 from themis.service.engine.config import Config
 from themis.service.engine.setting_changes import RESTART, values_of, words
@@ -29,28 +29,29 @@ class Door:
     back_up: Callable[[Path, Path], None] | None = None
 
 
-def settings(arbiter: Arbiter) -> pb.SettingsReply:
+def settings(arbiter: Arbiter) -> schema.SettingsReply:
     """All settings, by name."""
-    out, changed = pb.SettingsReply(), arbiter.state.changed
+    out, changed = [], arbiter.state.changed
     values = values_of(arbiter.config)
     for name in sorted(values.keys() | RESTART.keys()):
         restart = name in RESTART
         value = getattr(arbiter.live.given, RESTART[name].field) if restart else values[name]
-        row = out.settings.add(name=name, value=words(name, value), restart=restart)
+        row = schema.Setting(name=name, value=words(name, value), restart=restart)
         if name in changed:
             _, since, user = changed[name]
             row.since, row.user = arbiter.epoch + since, user
-    return out
+        out.append(row)
+    return schema.SettingsReply(settings=out)
 
 
-def change(arbiter: Arbiter, request: pb.SetRequest, door: Door | None, user: str) -> pb.SetReply:
+def change(arbiter: Arbiter, request: schema.SetRequest, door: Door | None, user: str) -> schema.SetReply:
     """Change settings, all or none; in the arbiter's thread."""
     if door is None:
         raise InputError("this service was not started by `themis up`, and does not read settings.")
     if request.reload and request.values:
         raise InputError("a call that reloads the settings file cannot set others; make two calls.")
     if request.reload:
-        return pb.SetReply(changes=arbiter.live.reload(door.reload(), user, arbiter.instant))
+        return schema.SetReply(changes=arbiter.live.reload(door.reload(), user, arbiter.instant))
     texts = dict(request.values)
     read = door.read
-    return pb.SetReply(changes=arbiter.change(lambda config: read(config, texts), user))
+    return schema.SetReply(changes=arbiter.change(lambda config: read(config, texts), user))

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 
 from themis import limits
-from themis.client import themis_pb2 as pb
 from themis.core.state import State
 from themis.errors import InputError, UnknownName, closest
 from themis.jobs import When
@@ -20,6 +19,8 @@ from themis.model.events import AppSubmitted
 from themis.model.speed import ProfileBook
 from themis.model.units import Seconds
 from themis.model.workload import App, Bag, CurveStopping, Halving, Hyperband, Job, Regime, Rung, Tuner
+from themis.schema import messages as schema
+from themis.schema.wire import changed
 from themis.service.api.access import NAME, WORDS, Caller, Forbidden
 from themis.service.engine.arbiter import Arbiter
 from themis.service.engine.config import Config
@@ -43,7 +44,7 @@ class DiskLow(Limit):
     """The arbiter's disk is nearly full."""
 
 
-def submit(arbiter: Arbiter, request: pb.SubmitRequest, caller: Caller | None = None) -> pb.SubmitReply:
+def submit(arbiter: Arbiter, request: schema.SubmitRequest, caller: Caller | None = None) -> schema.SubmitReply:
     """Check a submission and enter it; in the arbiter's thread. The same ``key`` again gives the same answer.
 
     Parameters
@@ -60,14 +61,14 @@ def submit(arbiter: Arbiter, request: pb.SubmitRequest, caller: Caller | None = 
     # Each user has keys of their own: another user's key does not find an app.
     key = f"{request.user}/{request.key}" if request.key else ""
     if key and (known := arbiter.journal.apps("key = ?", key)):
-        return pb.SubmitReply(app=known[0].app, name=known[0].name)
+        return schema.SubmitReply(app=known[0].app, name=known[0].name)
     config, state, now = arbiter.config, arbiter.state, arbiter.instant
     _check_room(arbiter, request.user)
-    retries = limits.RETRIES.check(request.retries) if request.HasField("retries") else config.retries
+    retries = limits.RETRIES.check(request.retries) if request.retries is not None else config.retries
     app = read_app(request, now, arbiter.config, int(state.machine_size.sum()))
     app = replace(app, name=_free_name(app.name, arbiter.journal.has_app))
     profile = None
-    if request.HasField("profile"):
+    if request.profile is not None:
         profile = read_profile(own_profile(app), request.profile)
         app = replace(app, jobs=tuple(replace(job, model=profile.name) for job in app.jobs))
     book = arbiter.book.with_profiles([profile] if profile else [])
@@ -93,19 +94,17 @@ def submit(arbiter: Arbiter, request: pb.SubmitRequest, caller: Caller | None = 
         ),
         options=options,
     )
-    if profile is not None:
+    if profile is not None and request.profile is not None:
         arbiter.learn(profile, request.profile)
     assumed = Assumptions(arbiter.book).of(app, state.gpu_types)
     estimated = alone(arbiter.book, app, state.machines)
     arbiter.enter(app, weight, entry, AppSubmitted(app=app, weight=weight, assumed=assumed, alone=estimated))
-    return pb.SubmitReply(app=number, name=app.name)
+    return schema.SubmitReply(app=number, name=app.name)
 
 
-def _signed(request: pb.SubmitRequest, caller: Caller) -> pb.SubmitRequest:
+def _signed(request: schema.SubmitRequest, caller: Caller) -> schema.SubmitRequest:
     """The submission under its user's name."""
-    out = pb.SubmitRequest()
-    out.CopyFrom(request)
-    out.user = request.user or caller.user
+    out = changed(request, user=request.user or caller.user)
     if not caller.admin:
         if out.user != caller.user:
             raise Forbidden(
@@ -117,7 +116,7 @@ def _signed(request: pb.SubmitRequest, caller: Caller) -> pb.SubmitRequest:
     return out
 
 
-def read_app(request: pb.SubmitRequest, now: Seconds, config: Config, gpus: int) -> App:
+def read_app(request: schema.SubmitRequest, now: Seconds, config: Config, gpus: int) -> App:
     """The app of a submission that arrives now; gangs grow to at most ``gpus``."""
     for what, name in (("app", request.name), ("user", request.user)):
         if not NAME.fullmatch(name):
@@ -130,7 +129,7 @@ def read_app(request: pb.SubmitRequest, now: Seconds, config: Config, gpus: int)
         )
     limits.JOBS.check(request.jobs, "jobs")
     weight = limits.WEIGHT.check(request.weight or 1.0)
-    deadline = now + limits.DEADLINE_S.check(request.deadline_s) if request.HasField("deadline_s") else None
+    deadline = now + limits.DEADLINE_S.check(request.deadline_s) if request.deadline_s is not None else None
     return App(
         name=request.name,
         user=request.user,
@@ -175,7 +174,7 @@ def check_work(state: State, book: ProfileBook, app: App) -> None:
                 limits.WORK_S.check(seconds, f"job {job.name!r}: its seconds on one GPU of type {kind}")
 
 
-def check_machines(arbiter: Arbiter, request: pb.SubmitRequest) -> None:
+def check_machines(arbiter: Arbiter, request: schema.SubmitRequest) -> None:
     """Raise InputError where a job asks for more CPUs or memory for a GPU than the machines have for each of theirs.
 
     So whatever is placed fits: a machine's jobs together never ask for more than it has.
@@ -195,15 +194,15 @@ def check_machines(arbiter: Arbiter, request: pb.SubmitRequest) -> None:
             )
 
 
-def _check_bundles(arbiter: Arbiter, request: pb.SubmitRequest) -> None:
+def _check_bundles(arbiter: Arbiter, request: schema.SubmitRequest) -> None:
     """Raise InputError where the files that a job is sent with are not here; those that are count as used."""
     for bundle in {job.program.bundle for job in request.jobs if job.program.bundle}:
         if arbiter.bundles.size(bundle) is None:
             raise InputError(f"bundle {bundle[:12]} is not in the service's store; send its files again.")
 
 
-def _options(arbiter: Arbiter, request: pb.SubmitRequest) -> Options:
-    walltime = limits.WALLTIME_S.check(request.walltime_s) if request.HasField("walltime_s") else None
+def _options(arbiter: Arbiter, request: schema.SubmitRequest) -> Options:
+    walltime = limits.WALLTIME_S.check(request.walltime_s) if request.walltime_s is not None else None
     limits.AFTER.check(request.after, "after")
     after = tuple(_after(arbiter, request.user, other) for other in request.after)
     options = Options(after=after, walltime_s=walltime)
@@ -215,7 +214,7 @@ def _options(arbiter: Arbiter, request: pb.SubmitRequest) -> Options:
     return replace(options, waiting=verdict is None)
 
 
-def _after(arbiter: Arbiter, user: str, other: pb.After) -> tuple[int, str]:
+def _after(arbiter: Arbiter, user: str, other: schema.After) -> tuple[int, str]:
     """The app of the same user that has this name or number, and how it must have ended."""
     when = other.when or "ok"
     if when not in list(When):
@@ -270,13 +269,13 @@ def _free_name(name: str, taken: Callable[[str], bool]) -> str:
     return numbered(high)
 
 
-def _job(job: pb.Job, gpus: int) -> Job:
+def _job(job: schema.Job, gpus: int) -> Job:
     name = job.name or "job"
     if not NAME.fullmatch(name):
         raise InputError(f"the name of a job is {name[:100]!r}, expected {WORDS}.")
     at = f"job {name!r}: "
     limits.REGIMES.check(job.regimes, f"{at}regimes")
-    scale = limits.STEP_SCALE.check(job.step_scale, f"{at}step_scale") if job.HasField("step_scale") else 1.0
+    scale = limits.STEP_SCALE.check(job.step_scale, f"{at}step_scale") if job.step_scale is not None else 1.0
     low = limits.GPUS.check(job.gpus_min or 1, f"{at}gpus_min")
     regimes = tuple(
         Regime(steps=limits.STEPS.check(r.steps, f"{at}steps"), batch=limits.BATCH.check(r.batch, f"{at}batch"))
@@ -296,11 +295,11 @@ def _job(job: pb.Job, gpus: int) -> Job:
         gpus_max=max(low, min(most, gpus)),
         step_scale=scale,
         gpu_types=tuple(job.gpu_types),
-        dynamic=_dynamic(name, job.dynamic) if job.HasField("dynamic") else None,
+        dynamic=_dynamic(name, job.dynamic) if job.dynamic is not None else None,
     )
 
 
-def _dynamic(name: str, message: pb.Dynamic) -> Dynamic:
+def _dynamic(name: str, message: schema.Dynamic) -> Dynamic:
     at = f"job {name!r}: dynamic."
     limits.BATCH_SIZES.check(message.sizes, f"{at}sizes")
     if message.mode not in list(Mode):
@@ -318,33 +317,30 @@ def _dynamic(name: str, message: pb.Dynamic) -> Dynamic:
     )
 
 
-def _tuner(request: pb.SubmitRequest) -> Tuner:
-    match request.WhichOneof("tuner"):
-        case "brackets":
-            brackets = tuple(
-                Halving(
-                    rungs=tuple(
-                        Rung(jobs=limits.RUNG_JOBS.check(r.jobs), steps=limits.STEPS.check(r.steps, "rung.steps"))
-                        for r in limits.RUNGS.check(b.rungs)
-                    )
+def _tuner(request: schema.SubmitRequest) -> Tuner:
+    if request.brackets is not None:
+        brackets = tuple(
+            Halving(
+                rungs=tuple(
+                    Rung(jobs=limits.RUNG_JOBS.check(r.jobs), steps=limits.STEPS.check(r.steps, "rung.steps"))
+                    for r in limits.RUNGS.check(b.rungs)
                 )
-                for b in limits.BRACKETS.check(request.brackets.brackets)
             )
-            return brackets[0] if len(brackets) == 1 else Hyperband(brackets=brackets)
-        case "curve":
-            c = request.curve
-            return CurveStopping(
-                check_steps=limits.STEPS.check(c.check_steps, "curve.check_steps"),
-                keep=limits.KEEP.check(c.keep),
-                confidence=limits.CONFIDENCE.check(c.confidence),
-                warmup=limits.WARMUP.check(c.warmup),
-                floor=limits.FLOOR.check(c.floor) if c.HasField("floor") else None,
-            )
-        case _:
-            return Bag()
+            for b in limits.BRACKETS.check(request.brackets.brackets)
+        )
+        return brackets[0] if len(brackets) == 1 else Hyperband(brackets=brackets)
+    if (c := request.curve) is not None:
+        return CurveStopping(
+            check_steps=limits.STEPS.check(c.check_steps, "curve.check_steps"),
+            keep=limits.KEEP.check(c.keep),
+            confidence=limits.CONFIDENCE.check(c.confidence),
+            warmup=limits.WARMUP.check(c.warmup),
+            floor=limits.FLOOR.check(c.floor) if c.floor is not None else None,
+        )
+    return Bag()
 
 
-def _program(job: pb.Job, user: str, config: Config) -> Program:
+def _program(job: schema.Job, user: str, config: Config) -> Program:
     p = job.program
     texts = [*p.argv, p.cwd, p.checkpoint_dir, p.checkpoint_url, p.packages, *p.outputs, *map("=".join, p.env.items())]
     at = f"job {job.name!r}: "
@@ -364,7 +360,7 @@ def _program(job: pb.Job, user: str, config: Config) -> Program:
     wrong = [name for name in p.env if not name or "=" in name]
     if wrong:
         raise InputError(f"job {job.name!r}: {wrong[0][:100]!r} is not a valid name of a variable.")
-    grace_s = limits.GRACE_S.check(p.grace_s, f"{at}grace_s") if p.HasField("grace_s") else config.grace_s
+    grace_s = limits.GRACE_S.check(p.grace_s, f"{at}grace_s") if p.grace_s is not None else config.grace_s
     if grace_s > config.max_grace_s:
         # A job may keep GPUs that are leased to another one for that long.
         raise Limit(

@@ -10,16 +10,16 @@ from typing import Any
 
 import orjson
 
-from themis.client import themis_pb2 as pb
 from themis.core.tables import OUTCOMES
 from themis.model.units import Seconds
+from themis.schema import messages as schema
 from themis.service.api import views
 from themis.service.engine.arbiter import Arbiter
 
 KINDS = ("LossReported", "JobReached", "CurveStopped", "JobEnded", "JobGivenUp")
 
 
-def of_app(arbiter: Arbiter, ref: str) -> pb.TrialsReply:
+def of_app(arbiter: Arbiter, ref: str) -> schema.TrialsReply:
     """The jobs of an app as they are now; in the arbiter's thread.
 
     Raises
@@ -30,22 +30,24 @@ def of_app(arbiter: Arbiter, ref: str) -> pb.TrialsReply:
     entry = arbiter.journal.apps("app = ?", a)[0]
     jobs, t = s.app_jobs(a), s.jobs
     steps, seconds = s.steps_now(jobs).tolist(), views.ran_s(arbiter, s, jobs).tolist()
-    out = pb.TrialsReply(app=views.app_row(arbiter, s, entry, {}))
+    out = []
     for i, j in enumerate(jobs.tolist()):
-        out.trials.add(
-            job=j,
-            name=s.job_specs[j].name,
-            state=views.job_state(arbiter, s, j),
-            outcome=OUTCOMES[int(t.outcome[j])],
-            parameters=entry.programs[i].env.get("THEMIS_PARAMS", "{}"),
-            steps=steps[i],
-            elapsed_s=seconds[i],
-            gpu_hours=float(t.attained[j] + t.gpus[j] * max(s.now - t.since[j], 0.0)) / 3600,
+        out.append(
+            schema.Trial(
+                job=j,
+                name=s.job_specs[j].name,
+                state=views.job_state(arbiter, s, j),
+                outcome=OUTCOMES[int(t.outcome[j])],
+                parameters=entry.programs[i].env.get("THEMIS_PARAMS", "{}"),
+                steps=steps[i],
+                elapsed_s=seconds[i],
+                gpu_hours=float(t.attained[j] + t.gpus[j] * max(s.now - t.since[j], 0.0)) / 3600,
+            )
         )
-    return out
+    return schema.TrialsReply(app=views.app_row(arbiter, s, entry, {}), trials=out)
 
 
-def add_reports(found: pb.TrialsReply, journal: Path, epoch: Seconds) -> None:
+def add_reports(found: schema.TrialsReply, journal: Path, epoch: Seconds) -> None:
     """Add the values that the jobs reported, and the endings of jobs that stopped early; callable from any thread.
 
     ``epoch`` : start of the journal, in seconds since 1970.
@@ -63,12 +65,12 @@ def add_reports(found: pb.TrialsReply, journal: Path, epoch: Seconds) -> None:
                 _take_in(trial, kind, record, epoch + t)
 
 
-def _take_in(trial: pb.Trial, kind: str, record: dict[str, Any], at: Seconds) -> None:
+def _take_in(trial: schema.Trial, kind: str, record: dict[str, Any], at: Seconds) -> None:
     if kind in ("LossReported", "JobReached"):
         loss = record["loss"]
         if isinstance(loss, int | float) and math.isfinite(loss):
             trial.last_loss = loss
-            if not trial.HasField("best_loss") or loss < trial.best_loss:
+            if trial.best_loss is None or loss < trial.best_loss:
                 trial.best_loss, trial.best_steps = loss, record["steps"]
     elif kind == "CurveStopped":
         trial.why_stopped = (

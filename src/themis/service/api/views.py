@@ -6,7 +6,6 @@ from collections.abc import Container, Iterable, Sequence
 
 import numpy as np
 
-from themis.client import themis_pb2 as pb
 from themis.core import take_snapshot as snapshots
 from themis.core.state import State
 from themis.core.tables import OUTCOMES, Status
@@ -14,6 +13,7 @@ from themis.errors import InputError, UnknownName
 from themis.fairness.finish_time import FinishTime, Form
 from themis.machines.engines.program import Program
 from themis.model.units import NONE, Bool, Float, Int, Seconds
+from themis.schema import messages as schema
 from themis.service.api import reasons, wait_reasons
 from themis.service.api.accounts import run_ids
 from themis.service.engine.arbiter import Arbiter
@@ -21,6 +21,8 @@ from themis.service.engine.journal import Entry
 from themis.sim import dump
 
 MOST_APPS = 1000
+OVER = ("completed", "cancelled", "failed")
+"""States of finished apps."""
 GIVEN_UP = ("cancelled", "failed")
 """Outcomes of jobs and apps that leave work undone."""
 _JOB_STATES = {
@@ -84,7 +86,7 @@ def rho_now(state: State) -> dict[int, float]:
 
 def app_row(
     arbiter: Arbiter, s: State, entry: Entry, rho: dict[int, float], left_out: dict[int, str] | None = None
-) -> pb.App:
+) -> schema.App:
     """One line of the queue; ``left_out`` : what ``wait_reasons.left_out`` says, asked if it is not given."""
     a = entry.app
     t, jobs = s.apps, s.app_jobs(a)
@@ -92,7 +94,7 @@ def app_row(
     over = ended & ~_given_up(s, entry, jobs)
     done = s.steps_now(jobs)
     attained = float(t.attained[a] + t.leased[a] * max(s.now - t.since[a], 0.0))
-    row = pb.App(
+    row = schema.App(
         id=a,
         name=entry.name,
         user=entry.user,
@@ -181,20 +183,21 @@ def _app_state(s: State, entry: Entry, stopping: Container[int]) -> str:
     return "stopping" if any(j in stopping for j in jobs.tolist()) else "waiting"
 
 
-def apps(arbiter: Arbiter, request: pb.AppsRequest) -> pb.AppsReply:
+def apps(arbiter: Arbiter, request: schema.AppsRequest) -> schema.AppsReply:
     """The queue, or finished apps."""
-    where, values = "ended IS NOT NULL" if request.ended else "ended IS NULL", list[object]()
+    ended = request.ended or request.state in OVER
+    where, values = "ended IS NOT NULL" if ended else "ended IS NULL", list[object]()
     if request.user:
         # Without the sign SQLite would rather look through all apps that the user ever had than through the queue.
-        where, values = f"{where} AND {'' if request.ended else '+'}user = ?", [request.user]
+        where, values = f"{where} AND {'' if ended else '+'}user = ?", [request.user]
     entries = arbiter.journal.apps(where, *values, last=request.limit or MOST_APPS, programs=False)
     now = state_now(arbiter)
-    rho = {} if request.ended else rho_now(now)
+    rho = {} if ended else rho_now(now)
     left_out = wait_reasons.left_out(now)
-    return pb.AppsReply(apps=[app_row(arbiter, now, entry, rho, left_out) for entry in entries])
+    return schema.AppsReply(apps=[app_row(arbiter, now, entry, rho, left_out) for entry in entries])
 
 
-def show(arbiter: Arbiter, ref: str) -> pb.ShowReply:
+def show(arbiter: Arbiter, ref: str) -> schema.ShowReply:
     """An app, its jobs, their attempts."""
     s, a = state_now(arbiter), find_app(arbiter, ref)
     entry = arbiter.journal.apps("app = ?", a)[0]
@@ -203,7 +206,7 @@ def show(arbiter: Arbiter, ref: str) -> pb.ShowReply:
     rows = {j: _job_row(arbiter, s, j, entry.programs[i], seconds[i]) for i, j in enumerate(jobs)}
     for job, number, ended, ending, cause, code, spent, steps, killed, message in arbiter.journal.attempts(jobs):
         rows[job].attempts.append(
-            pb.Attempt(
+            schema.Attempt(
                 number=number,
                 ending=ending,
                 cause=cause,
@@ -221,23 +224,23 @@ def show(arbiter: Arbiter, ref: str) -> pb.ShowReply:
     sweep = "THEMIS_PARAMS" in entry.programs[0].env
     sentence = "" if entry.ended is not None else reasons.reason(arbiter.engine, arbiter.epoch, a, s).sentence
     row = app_row(arbiter, s, entry, rho_now(s))
-    return pb.ShowReply(app=row, jobs=rows.values(), runs=run_ids(arbiter, a), sweep=sweep, sentence=sentence)
+    return schema.ShowReply(app=row, jobs=list(rows.values()), runs=run_ids(arbiter, a), sweep=sweep, sentence=sentence)
 
 
-def _job_row(arbiter: Arbiter, s: State, j: int, program: Program, ran: Seconds) -> pb.JobInfo:
+def _job_row(arbiter: Arbiter, s: State, j: int, program: Program, ran: Seconds) -> schema.JobInfo:
     t = s.jobs
     gpus = s.job_gpus.get(j) or s.occupied.get(j, ((), 0))[0]
     steps = float(s.steps_now(np.array([j]))[0])
-    row = pb.JobInfo(
+    row = schema.JobInfo(
         id=j,
         name=s.job_specs[j].name,
         state=job_state(arbiter, s, j),
         attempt=int(t.attempt[j]),
-        gpus=gpus,
+        gpus=list(gpus),
         nodes=sorted({s.machines[s.gpu_machine[g]].name for g in gpus}),
         steps=steps,
         total=float(t.total[j]),
-        command=program.argv,
+        command=list(program.argv),
         elapsed_s=ran,
         steps_known=program.own_steps,
         outcome=OUTCOMES[int(t.outcome[j])],
@@ -264,7 +267,7 @@ def machine_state(s: State, n: int, drained: Container[str]) -> str:
     return "draining" if n in s.draining else "up"
 
 
-def node_row(arbiter: Arbiter, n: int) -> pb.Node:
+def node_row(arbiter: Arbiter, n: int) -> schema.Node:
     """One machine."""
     s, machine = arbiter.state, arbiter.state.machines[n]
     holders = s.gpu_job[s.gpu_machine == n]
@@ -273,30 +276,30 @@ def node_row(arbiter: Arbiter, n: int) -> pb.Node:
     if n in s.quarantined_machines:
         why = wait_reasons.quarantined(arbiter.journal, machine=n)
     containment, limits = arbiter.executor.containment_of(n)
-    return pb.Node(
+    return schema.Node(
         name=machine.name,
         state=machine_state(s, n, arbiter.journal.drained()),
         gpu_type=machine.gpu_type,
         gpus=int(s.machine_size[n]),
         leased=int((holders != NONE).any(axis=1).sum()),
-        apps=names,
+        apps=list(names),
         until=arbiter.epoch + s.draining[n] if n in s.draining else None,
         niceness=arbiter.executor.niceness(n),
         trust=arbiter.executor.trust(n),
         containment=containment,
-        limits=limits,
+        limits=list(limits),
         withheld=len(withheld),
-        withheld_pids=pids,
+        withheld_pids=list(pids),
         withheld_reason=why,
         rejected=arbiter.executor.rejected(n) or arbiter.housekeeping.rejected(n),
     )
 
 
-def nodes(arbiter: Arbiter, user: str = "") -> pb.NodesReply:
+def nodes(arbiter: Arbiter, user: str = "") -> schema.NodesReply:
     """All machines, or those that run this user's apps."""
     rows = [node_row(arbiter, n) for n in listed(arbiter.state)]
     theirs = {app.name for app in arbiter.state.app_specs if app.user == user} if user else set()
-    return pb.NodesReply(nodes=[row for row in rows if not user or not theirs.isdisjoint(row.apps)])
+    return schema.NodesReply(nodes=[row for row in rows if not user or not theirs.isdisjoint(row.apps)])
 
 
 def owners(arbiter: Arbiter) -> tuple[list[str], list[int]]:
@@ -305,7 +308,7 @@ def owners(arbiter: Arbiter) -> tuple[list[str], list[int]]:
     return [app.user for app in state.app_specs], state.jobs.app[: state.jobs.size].tolist()
 
 
-def share(arbiter: Arbiter, user: str = "", rho: dict[int, float] | None = None) -> pb.ShareReply:
+def share(arbiter: Arbiter, user: str = "", rho: dict[int, float] | None = None) -> schema.ShareReply:
     """Present and past use of each user; ``fair`` is the user's part of the weight in the system.
 
     ``rho`` : result of ``rho_now``, computed if it is not given.
@@ -319,10 +322,10 @@ def share(arbiter: Arbiter, user: str = "", rho: dict[int, float] | None = None)
     # Apps on hold, or that wait for other apps, do not contend.
     weight = np.where(s.apps.held[: s.apps.size] == 0, s.apps.weight[: s.apps.size], 0.0)
     had, private = s.apps_attained() / 3600, s.private_service() / 3600
-    out = pb.ShareReply()
+    out = []
     for name, members in sorted(by_user.items()):
         gpus = int(s.apps.leased[members].sum())
-        row = out.users.add(
+        row = schema.UserShare(
             user=name,
             apps=len(members),
             gpus=gpus,
@@ -335,7 +338,8 @@ def share(arbiter: Arbiter, user: str = "", rho: dict[int, float] | None = None)
         known = [rho[a] for a in members if a in rho]
         if known:
             row.rho_worst, row.rho_median = max(known), float(np.median(known))
-    return pb.ShareReply(users=[row for row in out.users if user in ("", row.user)])
+        out.append(row)
+    return schema.ShareReply(users=[row for row in out if user in ("", row.user)])
 
 
 def machine_of(arbiter: Arbiter, ref: str) -> int:
@@ -345,13 +349,13 @@ def machine_of(arbiter: Arbiter, ref: str) -> int:
     return find_machine(arbiter, ref)
 
 
-def why(arbiter: Arbiter, ref: str) -> tuple[int, str, pb.WhyReply, bytes]:
+def why(arbiter: Arbiter, ref: str) -> tuple[int, str, schema.WhyReply, bytes]:
     """An app's number, its name, why it waits, and the state to simulate from if it does."""
     app, s = find_app(arbiter, ref), state_now(arbiter)
     found, place = reasons.reason(arbiter.engine, arbiter.epoch, app, s), reasons.standing(s, app)
     user = s.app_specs[app].user
     budget = _budget_words(arbiter, user, found.code)
-    reply = pb.WhyReply(
+    reply = schema.WhyReply(
         code=found.code,
         sentence=f"{budget}." if budget else found.sentence,
         position=place.position,
@@ -366,13 +370,13 @@ def why(arbiter: Arbiter, ref: str) -> tuple[int, str, pb.WhyReply, bytes]:
         reply.rho = place.rho
     for other, rho in place.ahead:
         spec = s.app_specs[other]
-        reply.ahead.add(app=other, name=spec.name, user=spec.user, rho=rho)
+        reply.ahead.append(schema.Ahead(app=other, name=spec.name, user=spec.user, rho=rho))
     pending = s.apps.active[app] and (s.jobs.status[s.app_jobs(app)] == Status.WAITING).any()
     dumped = dump.write(arbiter.engine.core, arbiter.config.policy) if pending else b""
     return app, s.app_specs[app].name, reply, dumped
 
 
-def add_estimate(reply: pb.WhyReply, found: Sequence[float | None], now: float) -> None:
+def add_estimate(reply: schema.WhyReply, found: Sequence[float | None], now: float) -> None:
     """Add the app's expected start, from simulations."""
     reply.simulations = len(found)
     known = sorted(time for time in found if time is not None)

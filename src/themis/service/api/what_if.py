@@ -14,10 +14,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from themis.client import themis_pb2 as pb
 from themis.core.state import State
 from themis.errors import InputError, ThemisError
 from themis.model.units import Seconds
+from themis.schema import messages as schema
 from themis.service.api.submission import Limit
 from themis.service.engine.kept_copies import journal_of
 from themis.service.engine.present import of_journal
@@ -38,7 +38,7 @@ MOST_NAMED = 16
 MOST_APPS = 2000
 
 
-def question_of(request: pb.WhatIfRequest) -> Question:
+def question_of(request: schema.WhatIfRequest) -> Question:
     """The question in a request.
 
     Raises
@@ -103,11 +103,11 @@ def ask(home: Path, state: bytes, now: Seconds, asked: Question) -> dict[str, An
     return found
 
 
-def reply(found: dict[str, Any], epoch: Seconds, user: str | None) -> pb.WhatIfReply:
+def reply(found: dict[str, Any], epoch: Seconds, user: str | None) -> schema.WhatIfReply:
     """The answer as a message; ``user`` : owner of the shown apps, None for all."""
-    out = pb.WhatIfReply(
+    out = schema.WhatIfReply(
         now=epoch + found["now"],
-        cases=[pb.WhatIfCase(**case) for case in found["cases"]],
+        cases=[schema.WhatIfCase(**case) for case in found["cases"]],
         **{
             name: found[name]
             for name in ("policy", "changes", "horizon_s", "simulations", "arrivals", "basis", "columns", "calibrated")
@@ -115,8 +115,11 @@ def reply(found: dict[str, Any], epoch: Seconds, user: str | None) -> pb.WhatIfR
     )
     for app in found["apps"]:
         if user in (None, app["user"]):
-            times = [pb.WhatIfTimes(**one) for one in app["forecasts"]]
-            out.apps.add(app=app["app"], name=app["name"], user=app["user"], state=app["state"], forecasts=times)
+            times = [schema.WhatIfTimes(**one) for one in app["forecasts"]]
+            row = schema.WhatIfApp(
+                app=app["app"], name=app["name"], user=app["user"], state=app["state"], forecasts=times
+            )
+            out.apps.append(row)
     return out
 
 

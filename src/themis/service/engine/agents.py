@@ -22,7 +22,6 @@ from threading import Lock
 
 import numpy as np
 
-from themis.client import themis_pb2 as pb
 from themis.errors import InputError
 from themis.fairness.finish_time import FinishTime, Form
 from themis.model.answers import Ask
@@ -32,6 +31,7 @@ from themis.model.snapshot import Snapshot
 from themis.model.units import Float, Seconds
 from themis.policies.tuning.app_agent import ROWS
 from themis.policies.tuning.outside import OutsideBid, Terms, check_bid, check_rho, terms
+from themis.schema import messages as schema
 from themis.service.engine.wire_bids import Names, agent_view, offer_message, read_bid
 
 MOST_UNREAD = 100_000
@@ -47,12 +47,12 @@ class Session:
     """A connected agent; ``outbox`` ends with None."""
 
     app: int
-    outbox: SimpleQueue[pb.AgentEvent | None] = field(default_factory=SimpleQueue)
+    outbox: SimpleQueue[schema.AgentEvent | None] = field(default_factory=SimpleQueue)
     misses: int = 0
 
     def end(self, reason: str) -> None:
         """Disconnect the agent."""
-        self.outbox.put(pb.AgentEvent(goodbye=pb.Goodbye(reason=reason)))
+        self.outbox.put(schema.AgentEvent(goodbye=schema.Goodbye(reason=reason)))
         self.outbox.put(None)
 
 
@@ -102,8 +102,8 @@ class AgentRegistry:
     def register(self, app: int, name: str) -> Session:
         """Register an agent for an app, replacing any existing one."""
         session = Session(app)
-        welcome = pb.Welcome(app=app, name=name, answer_s=self.answer_s, misses=self.misses, rows=ROWS)
-        session.outbox.put(pb.AgentEvent(welcome=welcome))
+        welcome = schema.Welcome(app=app, name=name, answer_s=self.answer_s, misses=self.misses, rows=ROWS)
+        session.outbox.put(schema.AgentEvent(welcome=welcome))
         with self._lock:
             before = self._sessions.get(app)
             self._sessions[app] = session
@@ -126,7 +126,7 @@ class AgentRegistry:
             window.rho[app] = check_rho(rho)
             self._answered(app, window)
 
-    def bid(self, app: int, request: pb.BidRequest) -> None:
+    def bid(self, app: int, request: schema.BidRequest) -> None:
         """Take a bid; raises InputError where it is invalid."""
         with self._lock:
             window = self._mine(app, request.round)
@@ -198,7 +198,7 @@ class AgentRegistry:
         window = self._open(set(asked), now)
         for app in asked:
             view = agent_view(snapshot, finish, rows[app], names)
-            self._send(app, pb.AgentEvent(probe=pb.Probe(round=window.round, answer_s=self.answer_s, app=view)))
+            self._send(app, schema.AgentEvent(probe=schema.Probe(round=window.round, answer_s=self.answer_s, app=view)))
         return True
 
     def offer(self, snapshot: Snapshot, ask: Ask, own: Bids, now: Seconds) -> bool:
@@ -212,10 +212,9 @@ class AgentRegistry:
         window = self._open(set(asked), now, by_app)
         for app in asked:
             view = agent_view(snapshot, finish, by_app[app].row, names)
-            message = offer_message(by_app[app], names)
+            message = offer_message(by_app[app], names, view)
             message.round, message.answer_s = window.round, self.answer_s
-            message.app.CopyFrom(view)
-            self._send(app, pb.AgentEvent(offer=message))
+            self._send(app, schema.AgentEvent(offer=message))
         return True
 
     def complete(self, now: Seconds) -> bool:
@@ -263,7 +262,7 @@ class AgentRegistry:
         out, self._orders = self._orders, {}
         return out
 
-    def send(self, app: int, event: pb.AgentEvent) -> None:
+    def send(self, app: int, event: schema.AgentEvent) -> None:
         """Send a message to an app's agent, if there is one."""
         with self._lock:
             self._send(app, event)
@@ -307,7 +306,7 @@ class AgentRegistry:
                     session.end("silent")
         return window
 
-    def _send(self, app: int, event: pb.AgentEvent) -> None:
+    def _send(self, app: int, event: schema.AgentEvent) -> None:
         session = self._sessions.get(app)
         if session is None:
             return

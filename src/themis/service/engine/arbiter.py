@@ -19,7 +19,6 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TypeVar, cast
 
-from themis.client import themis_pb2 as pb
 from themis.core.retire import prune
 from themis.core.state import EPS, State
 from themis.core.tables import ENDED
@@ -60,6 +59,7 @@ from themis.model.settings import Settings
 from themis.model.speed import Profile, ProfileBook
 from themis.model.units import Seconds
 from themis.model.workload import App
+from themis.schema import messages as schema
 from themis.service.engine import recovery, state_snapshots
 from themis.service.engine.agents import AgentRegistry
 from themis.service.engine.arbiter_queue import MakeExecutor, Message, Outbox, WakeUp
@@ -620,9 +620,9 @@ class Arbiter:
 
     # ---- what callers want; called through ``ask`` ----------------------------------------------------------------------
 
-    def learn(self, profile: Profile, message: pb.Profile) -> None:
+    def learn(self, profile: Profile, message: schema.Profile) -> None:
         """Add the speeds of a submission to what is known."""
-        self.journal.add_profile(profile.name, message.SerializeToString())
+        self.journal.add_profile(profile.name, message.model_dump_json())
         self.state.book = self.state.book.with_profiles([profile])
 
     def _learn_speed(self, new: Measurement, now: Seconds) -> None:

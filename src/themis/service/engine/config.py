@@ -78,7 +78,7 @@ def _message(value: Any) -> int:
         size = sizes.memory(value)
     except Unreadable:
         size = 0
-    if not 64 << 10 <= size <= (2 << 30) - 1:  # enough for every call without a job, and the maximum of gRPC
+    if not 64 << 10 <= size <= (2 << 30) - 1:  # enough for every call without a job
         raise Unreadable("memory with its unit, from 64 KiB to just below 2 GiB, such as 4 MiB")
     return size
 
@@ -286,14 +286,11 @@ class Config:
     )
     seed: int = setting(0, whole(0, 2**63 - 1), "random seed of randomised policies", live=True)
     host: str = setting("127.0.0.1", TEXT, "address that the service listens on")
-    port: int = setting(7433, PORT, "port of the gRPC API; 0: any free port", option="--port")
-    http_port: int = setting(
-        7434, whole(-1, 65535), "port of the HTTP API; 0: any free port, -1: none", option="--http-port"
-    )
+    port: int = setting(7433, PORT, "port of the API and the console; 0: any free port", option="--port")
     tls: str = setting(
         "auto",
         choice("auto", "on", "off"),
-        "encryption of the gRPC and HTTP APIs, see [tls.md](tls.md); `auto`: on every address but loopback",
+        "encryption of the API, see [tls.md](tls.md); `auto`: on every address but loopback",
     )
     tls_certificate: str = setting(
         "",

@@ -33,10 +33,10 @@ from themis.service.engine import chain, integrity
 from themis.service.engine.records import Records
 from themis.service.engine.transactions import NO_ROOM, NoRoom
 
-SCHEMA = 6
+SCHEMA = 7
 """Version of the table schema; that of the records is ``themis.model.events.SCHEMA``. No other version was released."""
-LAST_OLDER = "fcc95fc"
-"""The last commit that reads journals of schema 1 to 5."""
+READERS = {6: "82bb4d1"}
+"""The last commit that reads journals of an older schema; fcc95fc reads 1 to 5."""
 
 _TABLES = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -51,7 +51,7 @@ CREATE TABLE attempts (
     cause TEXT NOT NULL, code INTEGER, seconds REAL NOT NULL, steps REAL NOT NULL, killed INTEGER NOT NULL,
     message TEXT NOT NULL, failure INTEGER NOT NULL, PRIMARY KEY (job, attempt)
 ) WITHOUT ROWID;
-CREATE TABLE profiles (name TEXT PRIMARY KEY, message BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE profiles (name TEXT PRIMARY KEY, message TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE nodes (name TEXT PRIMARY KEY, drained INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE checkpoints (number INTEGER PRIMARY KEY, t REAL NOT NULL, state BLOB NOT NULL);
 CREATE TABLE seals (name TEXT NOT NULL, key TEXT NOT NULL, digest BLOB NOT NULL, PRIMARY KEY (name, key)) WITHOUT ROWID;
@@ -325,11 +325,11 @@ class Journal(Records):
         row = self.db.execute("SELECT count(*) FROM apps WHERE user = ? AND submitted > ?", (user, since)).fetchone()
         return int(row[0])
 
-    def add_profile(self, name: str, message: bytes) -> None:
+    def add_profile(self, name: str, message: str) -> None:
         """Keep the speeds of a submission."""
         self.write("INSERT INTO profiles VALUES (?, ?)", (name, message))
 
-    def profiles(self) -> list[tuple[str, bytes]]:
+    def profiles(self) -> list[tuple[str, str]]:
         """All of them."""
         return list(self.db.execute("SELECT name, message FROM profiles ORDER BY name"))
 
@@ -352,9 +352,10 @@ def number_of(ref: str) -> int:
 def _check_schema(path: Path, found: str | None) -> None:
     if found != str(SCHEMA):
         older = found is not None and found.isdecimal() and int(found) < SCHEMA
+        reader = READERS.get(int(found), "fcc95fc") if older and found else ""
         raise InputError(
             f"{path} has journal schema {found}, this Themis reads {SCHEMA}; "
-            + (f"the commit {LAST_OLDER} reads it." if older else "use the version that wrote it.")
+            + (f"the commit {reader} reads it." if older else "use the version that wrote it.")
         )
 
 

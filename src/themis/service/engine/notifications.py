@@ -7,11 +7,11 @@ from functools import partial
 
 import numpy as np
 
-from themis.client import themis_pb2 as pb
 from themis.core.state import State
 from themis.model.answers import Proof
 from themis.model.events import Command, Grant, Renew, Revoke
 from themis.model.units import Seconds
+from themis.schema import messages as schema
 from themis.service.engine.agents import AgentRegistry
 
 
@@ -34,29 +34,29 @@ def notify(
 
 
 def _award(agents: AgentRegistry, proof: Proof, i: int) -> None:
-    award = pb.Award(
+    award = schema.Award(
         round=agents.round,
         bid=bool(proof.bid[i]) if len(proof.bid) else False,
         won=int(proof.won[i]) if len(proof.won) else 0,
         kept=float(proof.kept[i]) if len(proof.kept) else 1.0,
         leftover=int(proof.leftover[i]) if len(proof.leftover) else 0,
     )
-    agents.send(int(proof.app[i]), pb.AgentEvent(award=award))
+    agents.send(int(proof.app[i]), schema.AgentEvent(award=award))
 
 
 def _leased(agents: AgentRegistry, state: State, epoch: Seconds, command: Grant | Renew | Revoke) -> None:
-    agents.send(command.app, pb.AgentEvent(lease=_lease(state, epoch, command)))
+    agents.send(command.app, schema.AgentEvent(lease=_lease(state, epoch, command)))
 
 
-def _lease(state: State, epoch: Seconds, command: Grant | Renew | Revoke) -> pb.Lease:
+def _lease(state: State, epoch: Seconds, command: Grant | Renew | Revoke) -> schema.Lease:
     gpus = command.gpus if isinstance(command, Grant) else state.job_gpus.get(command.job, ())
     what = {Grant: "granted", Renew: "renewed", Revoke: "revoked"}[type(command)]
     revoked = isinstance(command, Revoke)
-    out = pb.Lease(
+    out = schema.Lease(
         what=what,
         job=command.job - int(state.apps.first_job[command.app]),
-        gpus=() if revoked else gpus,
-        nodes=() if revoked else sorted({state.machines[state.gpu_machine[g]].name for g in gpus}),
+        gpus=[] if revoked else list(gpus),
+        nodes=[] if revoked else sorted({state.machines[state.gpu_machine[g]].name for g in gpus}),
         cause=command.cause if isinstance(command, Revoke) else "",
     )
     if not isinstance(command, Revoke):

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from themis.client import themis_pb2 as pb
 from themis.core.packed import pack, unpack
 from themis.core.scheduler import Scheduler
 from themis.core.state import State
@@ -27,6 +26,7 @@ from themis.model.settings import Settings
 from themis.model.speed import ProfileBook
 from themis.model.units import NONE
 from themis.policies.api import forecaster_of, logged_params, make_policy
+from themis.schema import messages as schema
 from themis.service.engine.arbiter_queue import LiveExecutor
 from themis.service.engine.config import Config
 from themis.service.engine.engine import Engine
@@ -108,7 +108,7 @@ def engine_over(journal: Journal, book: ProfileBook) -> Engine:
     InputError : the journal does not begin with a header.
     """
     header = header_of(journal)
-    submitted = [read_profile(name, pb.Profile.FromString(m)) for name, m in journal.profiles()]
+    submitted = [read_profile(name, schema.Profile.model_validate_json(m)) for name, m in journal.profiles()]
     book = book_of(journal, header, book).with_profiles(submitted)
     policy = make_policy(header.policy)
     settings = Settings(**header.settings, seed=header.seed)

@@ -6,13 +6,13 @@ import math
 from dataclasses import dataclass, field
 
 from themis import limits
-from themis.client import themis_pb2 as pb
 from themis.errors import InputError
 from themis.machines.engines.program import Measurement
 from themis.model.events import SpeedMeasured
 from themis.model.speed import DEFAULT_SLOWDOWN, Curve, Profile, ProfileBook
 from themis.model.units import Locality, Seconds
 from themis.model.workload import App, Job
+from themis.schema import messages as schema
 from themis.traces.profiles.models import GENERIC, IDEAL
 
 NEWS = 0.05
@@ -134,7 +134,7 @@ def own_profile(app: App) -> str:
     return f"{app.user}/{app.name}"
 
 
-def read_profile(name: str, message: pb.Profile) -> Profile:
+def read_profile(name: str, message: schema.Profile) -> Profile:
     """The profile of a message.
 
     Raises
@@ -161,5 +161,5 @@ def read_profile(name: str, message: pb.Profile) -> Profile:
             (curve.gpu_type, 0): Curve(gpus=tuple(curve.gpus), rate=tuple(curve.steps_per_s))
             for curve in message.curves
         },
-        checkpoint_s=limits.CHECKPOINT_S.check(message.checkpoint_s) if message.HasField("checkpoint_s") else 7.5,
+        checkpoint_s=limits.CHECKPOINT_S.check(message.checkpoint_s) if message.checkpoint_s is not None else 7.5,
     )

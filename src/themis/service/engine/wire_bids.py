@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from themis.client import themis_pb2 as pb
 from themis.core.state import State
 from themis.errors import InputError
 from themis.fairness.finish_time import FinishTime
@@ -16,6 +15,7 @@ from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Locality
 from themis.policies.tuning.app_agent import ROWS
 from themis.policies.tuning.outside import OutsideBid, OutsideRow, Terms
+from themis.schema import messages as schema
 
 SPANS = {"machine": Locality.MACHINE, "rack": Locality.RACK, "anywhere": Locality.CROSS_RACK}
 _SPAN_NAMES = {int(span): name for name, span in SPANS.items()}
@@ -39,17 +39,17 @@ def names_of(state: State) -> Names:
     )
 
 
-def agent_view(s: Snapshot, finish: FinishTime, a: int, names: Names) -> pb.Picture:
+def agent_view(s: Snapshot, finish: FinishTime, a: int, names: Names) -> schema.Picture:
     """App row ``a`` as its own agent sees it."""
     first = names.first_job(int(s.app_id[a]))
     at = range(int(s.job_ptr[a]), int(s.job_ptr[a + 1]))
-    return pb.Picture(
+    return schema.Picture(
         elapsed=float(s.now - s.app_arrival[a]),
         t_id=float(finish.t_id[a]),
         rho=float(finish.rho[a]),
         lease_s=s.lease_s,
         jobs=[
-            pb.AgentJob(
+            schema.AgentJob(
                 job=int(s.job_id[j]) - first,
                 left=float(s.job_left[j]),
                 gpus_min=int(s.job_gpus_min[j]),
@@ -63,12 +63,13 @@ def agent_view(s: Snapshot, finish: FinishTime, a: int, names: Names) -> pb.Pict
     )
 
 
-def offer_message(asked: Terms, names: Names) -> pb.Offer:
-    """The GPUs on offer, and the bid that the service would make."""
+def offer_message(asked: Terms, names: Names, view: schema.Picture) -> schema.Offer:
+    """The GPUs on offer, and the bid that the service would make. ``view`` : the app, as ``agent_view`` has it."""
     s = asked.snapshot
-    return pb.Offer(
+    return schema.Offer(
+        app=view,
         gpus=[
-            pb.OfferedGpus(
+            schema.OfferedGpus(
                 node=names.machines[n],
                 rack=names.racks[int(s.machine_rack[n])],
                 gpu_type=s.gpu_types[int(s.machine_type[n])],
@@ -77,8 +78,8 @@ def offer_message(asked: Terms, names: Names) -> pb.Offer:
             for n in np.flatnonzero(asked.offer).tolist()
         ],
         rows=[
-            pb.BidRow(
-                gangs=row.gangs,
+            schema.BidRow(
+                gangs=list(row.gangs),
                 span=_SPAN_NAMES[row.span],
                 gpu_type=s.gpu_types[row.gpu_type],
                 rho=row.rho,
@@ -89,7 +90,7 @@ def offer_message(asked: Terms, names: Names) -> pb.Offer:
     )
 
 
-def read_bid(request: pb.BidRequest, asked: Terms, names: Names, rho: float) -> tuple[OutsideBid, tuple[int, ...]]:
+def read_bid(request: schema.BidRequest, asked: Terms, names: Names, rho: float) -> tuple[OutsideBid, tuple[int, ...]]:
     """A bid with numbers for names, not yet checked against the terms, and the ids of the jobs that should go first.
 
     Parameters
@@ -103,10 +104,10 @@ def read_bid(request: pb.BidRequest, asked: Terms, names: Names, rho: float) -> 
     if len(request.rows) > ROWS:
         raise InputError(f"the bid has {len(request.rows)} rows, expected at most {ROWS}.")
     rows = tuple(_row(row, number, asked.snapshot, names) for number, row in enumerate(request.rows))
-    return OutsideBid(rho=request.rho if request.HasField("rho") else rho, rows=rows), _order(request, asked, names)
+    return OutsideBid(rho=request.rho if request.rho is not None else rho, rows=rows), _order(request, asked, names)
 
 
-def _row(row: pb.BidRow, number: int, s: Snapshot, names: Names) -> OutsideRow:
+def _row(row: schema.BidRow, number: int, s: Snapshot, names: Names) -> OutsideRow:
     where = f"row {number}"
     if row.span not in SPANS:
         raise InputError(f"{where}: span is {row.span[:40]!r}, expected machine, rack or anywhere.")
@@ -138,7 +139,7 @@ def _find(name: str, known: Sequence[str], where: str) -> int:
     return list(known).index(name)
 
 
-def _order(request: pb.BidRequest, asked: Terms, names: Names) -> tuple[int, ...]:
+def _order(request: schema.BidRequest, asked: Terms, names: Names) -> tuple[int, ...]:
     """Ids of the jobs that should go first."""
     s, a = asked.snapshot, asked.row
     first = names.first_job(int(s.app_id[a]))

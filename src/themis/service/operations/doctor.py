@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from themis.client import themis_pb2 as pb
 from themis.client.certificates import SOON_S, certificates
 from themis.client.client import Client
 from themis.client.home import read_endpoint, read_token
@@ -22,6 +21,7 @@ from themis.errors import ThemisError, counted
 from themis.machines.agent.gpus import nvml_gpus
 from themis.machines.agent.means import find
 from themis.machines.agent.node_agent import trust
+from themis.schema import messages as schema
 from themis.service.engine.config import ELSEWHERE, Config
 from themis.service.engine.disk_usage import usage_of
 from themis.service.engine.integrity import check_there, verify
@@ -40,8 +40,8 @@ Check = dict[str, str]
 class Running:
     """The service that answers: it may belong to another user, or run with options that differ from the settings."""
 
-    info: pb.InfoReply
-    nodes: list[pb.Node]
+    info: schema.InfoReply
+    nodes: list[schema.Node]
 
 
 def examine(home: Path) -> list[Check]:
@@ -266,7 +266,7 @@ def _arbiter(home: Path, there: Running | ThemisError) -> tuple[str, str]:
         return "wrong", f"its policy {info.policy} could not decide {info.problem}"
     return (
         "ok",
-        f"version {info.version} answers on {at.grpc}: {counted(info.gpus, 'GPU')}, {counted(info.active_apps, 'app')}",
+        f"version {info.version} answers on {at.address}: {counted(info.gpus, 'GPU')}, {counted(info.active_apps, 'app')}",
     )
 
 
@@ -277,7 +277,7 @@ def _certificate(home: Path) -> tuple[str, str]:
     except ThemisError:
         return "note", "shown while `themis up` runs"
     if not at.cacert:
-        local = is_local(at.grpc)
+        local = is_local(at.address)
         return "ok" if local else "note", "calls are not encrypted" + (", and stay on this machine" if local else "")
     try:
         found = certificates(home)

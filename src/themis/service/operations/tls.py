@@ -25,7 +25,7 @@ PLAIN = (
 
 
 def encrypts(config: Config) -> bool:
-    """True if the APIs use TLS; ``auto`` means TLS unless the host is loopback."""
+    """True if the API uses TLS; ``auto`` means TLS unless the host is loopback."""
     return config.tls == "on" or (config.tls == "auto" and not is_loopback(config.host))
 
 
@@ -47,10 +47,8 @@ def certificates(home: Path, config: Config) -> Certificates | None:
     return Certificates(home / FOLDER, names_of(config.host, more), own)
 
 
-def endpoint(
-    home: Path, config: Config, port: int, http_port: int | None, tls: Certificates | None, pid: int
-) -> Endpoint:
-    """Addresses for the clients of this data directory, and for others; ``http_port`` : None for no HTTP."""
+def endpoint(home: Path, config: Config, port: int, tls: Certificates | None, pid: int) -> Endpoint:
+    """Addresses for the clients of this data directory, and for others."""
     host = config.host
     wild = _is_wildcard(host)
     near = ("::1" if ":" in host else "127.0.0.1") if wild and tls else host
@@ -60,8 +58,7 @@ def endpoint(
         cacert = str(tls.cacert.relative_to(home) if tls.cacert.is_relative_to(home) else tls.cacert)
         name = "" if near in tls.facts.names else _first(tls.facts.names)
     return Endpoint(
-        grpc=joined(near, port),
-        http="" if http_port is None else f"http{'s' * bool(tls)}://{joined(near, http_port)}",
+        http=f"http{'s' * bool(tls)}://{joined(near, port)}",
         pid=pid,
         cacert=cacert,
         name=name,

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from themis.client.home import Endpoint, make_token, user_name, write_endpoint
-from themis.errors import InputError
 from themis.machines.agent.means import find
 from themis.machines.bundles.copies import Copies
 from themis.machines.bundles.store import Store
@@ -34,8 +33,6 @@ from themis.service.operations.ssh_hosts import Host
 from themis.traces.profiles.library import load_book
 
 if TYPE_CHECKING:
-    import grpc
-
     from themis.service.api.certificate_calls import Certificates
     from themis.service.api.http_server import HttpServer
     from themis.service.api.methods import Api
@@ -52,8 +49,7 @@ class Service:
     arbiter: Arbiter
     endpoint: Endpoint
     api: Api
-    server: grpc.Server
-    http: HttpServer | None
+    http: HttpServer
     notifier: Notifier | None = None
     certificates: Certificates | None = None
     watch: Watch | None = None
@@ -78,9 +74,7 @@ class Service:
         finally:
             if self.notifier is not None:
                 self.notifier.close()
-            self.server.stop(grace=1.0).wait()
-            if self.http is not None:
-                self.http.close()
+            self.http.close()
             if self.certificates is not None:
                 self.certificates.close()
             if self.api.oidc is not None:
@@ -125,8 +119,6 @@ def start(
     rights.let_pass(home, config)
     check_there(home / "journal.db")
     try_address(config.host, config.port, "port")
-    if config.http_port >= 0:
-        try_address(config.host, config.http_port, "http_port")
     certificates = tls.certificates(home, config)
     access = Access(home, make_token(home), user_name())
     log.warning("%s", rights.explained(config, len(access.accounts())))
@@ -187,13 +179,12 @@ def _serve(
     signs_in: Oidc | None,
     reload: Callable[[], Config] | None,
 ) -> Service:
-    """Start the servers that answer callers of a running arbiter.
+    """Start the server that answers callers of a running arbiter.
 
     Raises
     ------
     InputError : an address is already in use.
     """
-    from themis.service.api.grpc_server import serve
     from themis.service.api.http_server import serve_http
     from themis.service.api.methods import Api
     from themis.service.api.setting_calls import Door
@@ -208,16 +199,7 @@ def _serve(
         return reload() if reload else config
 
     api = Api(arbiter, home / "run", access, Door(changed, read_again, back_up_apart), certificates, signs_in)
-    credentials = certificates.credentials() if certificates else None
-    server, port = serve(api, config.host, config.port, config.max_message_bytes, credentials)
-    http = None
-    if config.http_port >= 0:
-        context = certificates.context if certificates else None
-        try:
-            http = serve_http(api, config.host, config.http_port, context, Console(api, ROUTES))
-        except InputError:
-            server.stop(grace=None)
-            raise
-        api.http_port = http.port
-    endpoint = tls.endpoint(home, config, port, http.port if http else None, certificates, os.getpid())
-    return Service(arbiter, endpoint, api, server, http, certificates=certificates)
+    context = certificates.context if certificates else None
+    http = serve_http(api, config.host, config.port, context, Console(api, ROUTES))
+    endpoint = tls.endpoint(home, config, http.port, certificates, os.getpid())
+    return Service(arbiter, endpoint, api, http, certificates=certificates)

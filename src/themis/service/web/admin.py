@@ -7,8 +7,8 @@ from typing import Any
 
 from starlette.responses import Response
 
-from themis.client import themis_pb2 as pb
 from themis.errors import InputError, ThemisError
+from themis.schema import messages as schema
 from themis.service.api.http_app import status_of
 from themis.service.engine.config import Config
 from themis.service.web.console import Route, Visit
@@ -33,7 +33,7 @@ def machines(visit: Visit) -> Response:
 
 
 def _machines(visit: Visit, problem: str = "") -> Response:
-    nodes = sorted(visit.api.Nodes(pb.NodesRequest()).nodes, key=lambda node: (node.state == "up", node.name))
+    nodes = sorted(visit.api.Nodes(schema.UsersRequest()).nodes, key=lambda node: (node.state == "up", node.name))
     states = {state: sum(node.state == state for node in nodes) for state in sorted({node.state for node in nodes})}
     return _page(
         visit,
@@ -45,7 +45,7 @@ def _machines(visit: Visit, problem: str = "") -> Response:
         gpus=sum(node.gpus for node in nodes),
         leased=sum(node.leased for node in nodes),
         withheld=sum(node.withheld for node in nodes),
-        service=visit.api.Info(pb.InfoRequest()),
+        service=visit.api.Info(schema.Nothing()),
     )
 
 
@@ -55,12 +55,12 @@ def drain(visit: Visit) -> Response:
 
     def do() -> Response:
         if change == "undrain":
-            visit.api.Undrain(pb.NodeRef(node=node))
+            visit.api.Undrain(schema.NodeRef(node=node))
             return visit.go("/admin", done="undrained")
         if change == "remove":
-            visit.api.RemoveNode(pb.NodeRef(node=node))
+            visit.api.RemoveNode(schema.NodeRef(node=node))
             return visit.go("/admin", done="leaving")
-        visit.api.Drain(pb.NodeRef(node=node, deadline_s=_seconds(visit.form.get("within", ""))))
+        visit.api.Drain(schema.NodeRef(node=node, deadline_s=_seconds(visit.form.get("within", ""))))
         return visit.go("/admin", done="drained")
 
     return _try(do, lambda problem: _machines(visit, problem))
@@ -81,8 +81,8 @@ def users(visit: Visit) -> Response:
     return _users(visit)
 
 
-def _users(visit: Visit, problem: str = "", made: pb.UserToken | None = None) -> Response:
-    return _page(visit, "users", problem, users=visit.api.Users(pb.UsersRequest()).users, made=made)
+def _users(visit: Visit, problem: str = "", made: schema.UserToken | None = None) -> Response:
+    return _page(visit, "users", problem, users=visit.api.Users(schema.UsersRequest()).users, made=made)
 
 
 def add_user(visit: Visit) -> Response:
@@ -90,7 +90,7 @@ def add_user(visit: Visit) -> Response:
     user = visit.form.get("user", "").strip()
 
     def do() -> Response:
-        return _users(visit, made=visit.api.AddUser(pb.UserRef(user=user, admin="admin" in visit.form)))
+        return _users(visit, made=visit.api.AddUser(schema.UserRef(user=user, admin="admin" in visit.form)))
 
     return _try(do, lambda problem: _users(visit, problem))
 
@@ -99,7 +99,7 @@ def remove_user(visit: Visit) -> Response:
     """Revoke a token."""
 
     def do() -> Response:
-        visit.api.RemoveUser(pb.UserRef(user=visit.form.get("user", "")))
+        visit.api.RemoveUser(schema.UsersRequest(user=visit.form.get("user", "")))
         return visit.go("/admin/users", done="removed")
 
     return _try(do, lambda problem: _users(visit, problem))
@@ -115,8 +115,8 @@ def _settings(visit: Visit, problem: str = "", changes: tuple[str, ...] | None =
         visit,
         "settings",
         problem,
-        settings=visit.api.Settings(pb.SettingsRequest()).settings,
-        history=visit.api.SettingsHistory(pb.SettingsHistoryRequest(limit=200)).changes,
+        settings=visit.api.Settings(schema.Nothing()).settings,
+        history=visit.api.SettingsHistory(schema.SettingsHistoryRequest(limit=200)).changes,
         changes=changes,
         kind_of=_kind_of,
         name=visit.form.get("name", "") if problem else "",
@@ -133,7 +133,7 @@ def _kind_of(name: str) -> Kind | None:
 def set_setting(visit: Visit) -> Response:
     """Change one setting, or read the settings file again."""
     name, value = visit.form.get("name", "").strip(), visit.form.get("value", "").strip()
-    request = pb.SetRequest(reload=True) if "reload" in visit.form else pb.SetRequest(values={name: value})
+    request = schema.SetRequest(reload=True) if "reload" in visit.form else schema.SetRequest(values={name: value})
 
     def do() -> Response:
         return _settings(visit, changes=tuple(visit.api.Set(request).changes))
@@ -147,14 +147,14 @@ def journal(visit: Visit) -> Response:
 
 
 def _journal(visit: Visit, problem: str = "") -> Response:
-    return _page(visit, "journal", problem, journal=visit.api.Journal(pb.JournalRequest()))
+    return _page(visit, "journal", problem, journal=visit.api.Journal(schema.Nothing()))
 
 
 def back_up(visit: Visit) -> Response:
     """Make a backup."""
 
     def do() -> Response:
-        visit.api.BackUp(pb.BackUpRequest())
+        visit.api.BackUp(schema.Nothing())
         return visit.go("/admin/journal", done="backup")
 
     return _try(do, lambda problem: _journal(visit, problem))

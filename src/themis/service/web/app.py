@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from themis.client import themis_pb2 as pb
+from themis.schema import messages as schema
 from themis.service.api.access import Forbidden
 from themis.service.web.console import Route, Visit
 
@@ -25,7 +25,7 @@ _ORDER = {"running": 0, "stopping": 1, "waiting": 2, "held": 3, "paused": 4, "en
 def apps(visit: Visit) -> Response:
     """The queue, or finished apps; of a user where one is chosen."""
     ended, user = visit.query.get("show") == "finished", visit.query.get("user", "")[:64]
-    found = visit.api.Apps(pb.AppsRequest(user=user, ended=ended, limit=200))
+    found = visit.api.Apps(schema.AppsRequest(user=user, ended=ended, limit=200))
     rows = list(found.apps)
     rows.reverse() if ended else rows.sort(key=lambda row: (row.state != "running", row.id))
     template = "apps_table.html.j2" if "x-themis" in visit.request.headers else ""
@@ -46,17 +46,15 @@ def summary(visit: Visit) -> Response:
 
 
 def _shown(visit: Visit) -> dict[str, Any]:
-    found = visit.api.Show(pb.AppRef(app=visit.values["app"]))
+    found = visit.api.Show(schema.AppRef(app=visit.values["app"]))
     app = found.app
     first = min((job.id for job in found.jobs), default=0)
-    trials = visit.api.Trials(pb.AppRef(app=str(app.id))).trials if found.sweep else []
-    measured = [t for t in trials if t.HasField("best_loss") and math.isfinite(t.best_loss)]
-    best = min(measured, key=lambda t: t.best_loss).job if measured else None
+    trials = visit.api.Trials(schema.AppRef(app=str(app.id))).trials if found.sweep else []
+    measured = [(t.best_loss, t.job) for t in trials if t.best_loss is not None and math.isfinite(t.best_loss)]
+    best = min(measured)[1] if measured else None
     parameters = {t.job: _parameters(t.parameters) for t in trials}
     jobs = sorted(found.jobs, key=lambda job: (_ORDER.get(job.state, 9), job.id))
-    trials = sorted(
-        trials, key=lambda t: (not t.HasField("best_loss"), t.best_loss if t.HasField("best_loss") else 0.0)
-    )
+    trials = sorted(trials, key=lambda t: (t.best_loss is None, t.best_loss if t.best_loss is not None else 0.0))
     may = visit.caller.admin or visit.caller.user == app.user
     return {
         "app": app,
@@ -70,7 +68,7 @@ def _shown(visit: Visit) -> dict[str, Any]:
         "sentence": found.sentence,
         "runs": found.runs,
         "may": may,
-        "over": app.HasField("ended"),
+        "over": app.ended is not None,
         "colour": visit.colours()(app.user),
     }
 
@@ -89,7 +87,7 @@ def _short(value: object) -> str:
 
 def course(visit: Visit) -> Response:
     """Leases and learning curves, as JSON for the charts."""
-    app = visit.api.Show(pb.AppRef(app=visit.values["app"])).app
+    app = visit.api.Show(schema.AppRef(app=visit.values["app"])).app
     found = visit.api.course(app.id)
     data = {**asdict(found), "now": visit.api.arbiter.epoch + visit.api.arbiter.now(), "submitted": app.submitted}
     return Response(json.dumps(data), media_type="application/json")
@@ -97,13 +95,13 @@ def course(visit: Visit) -> Response:
 
 def why(visit: Visit) -> Response:
     """The app's pending reason, the apps ahead of it, and its expected start: short simulations, which take seconds."""
-    return visit.fragment("app_why.html.j2", why=visit.api.Why(pb.AppRef(app=visit.values["app"])))
+    return visit.fragment("app_why.html.j2", why=visit.api.Why(schema.AppRef(app=visit.values["app"])))
 
 
 def log(visit: Visit) -> Response:
     """The end of a rank's output."""
     job, rank = (_whole(visit.query.get(name, "0")) for name in ("job", "rank"))
-    request = pb.LogsRequest(app=visit.values["app"], job=job, rank=rank)
+    request = schema.LogsRequest(app=visit.values["app"], job=job, rank=rank)
     return Response(visit.api.end_of_log(request, LOG_BYTES), media_type="text/plain")
 
 
@@ -116,7 +114,7 @@ def change(visit: Visit) -> Response:
     name = visit.values["change"]
     if name not in CHANGES:
         raise Forbidden(f"{name[:40]!r} cannot be done to an app; expected cancel, hold or resume.")
-    done = getattr(visit.api, CHANGES[name])(pb.AppRef(app=visit.values["app"]))
+    done = getattr(visit.api, CHANGES[name])(schema.AppRef(app=visit.values["app"]))
     return visit.go(f"/apps/{done.app.id}", done=name)
 
 

@@ -6,7 +6,7 @@ import math
 
 from starlette.responses import Response
 
-from themis.client import themis_pb2 as pb
+from themis.schema import messages as schema
 from themis.service.web.charts import Line, over_time
 from themis.service.web.console import Route, Visit
 
@@ -21,7 +21,7 @@ GREY = 7
 
 def page(visit: Visit) -> Response:
     """The page as of now."""
-    found = visit.api.Fairness(pb.UsersRequest())
+    found = visit.api.Fairness(schema.UsersRequest())
     shown = sorted(found.users, key=lambda row: -abs(row.balance))[:MOST_LINES]
     names = [row.user or OTHERS for row in shown]
     colours = visit.colours()
@@ -29,11 +29,10 @@ def page(visit: Visit) -> Response:
         Line(number=i, name=name, colour=GREY if name == OTHERS else colours(name), values=_balance(row))
         for i, (name, row) in enumerate(zip(names, shown))
     ]
-    shares = [row for row in visit.api.Share(pb.UsersRequest()).users if row.HasField("rho_worst")]
-    rows = [
-        row for row in visit.api.Apps(pb.AppsRequest(limit=1000)).apps if row.HasField("rho") and math.isfinite(row.rho)
-    ]
-    rows.sort(key=lambda row: -row.rho)
+    shares = [(row.rho_worst, row) for row in visit.api.Share(schema.UsersRequest()).users if row.rho_worst is not None]
+    shares.sort(key=lambda pair: pair[0])
+    rated = [(row.rho, row) for row in visit.api.Apps(schema.AppsRequest(limit=1000)).apps if row.rho is not None]
+    rows = [row for rho, row in sorted(rated, key=lambda pair: -pair[0]) if math.isfinite(rho)]
     half = min(-(-len(rows) // 2), MOST_APPS)
     return visit.page(
         "fairness.html.j2",
@@ -48,18 +47,18 @@ def page(visit: Visit) -> Response:
             of="GPU hours beyond the equal share",
         ),
         begins=found.start,
-        worst_user=max(shares, key=lambda row: row.rho_worst, default=None),
-        best_user=min(shares, key=lambda row: row.rho_worst, default=None),
-        course={row.user: row for row in found.users if row.HasField("since")},
+        worst_user=shares[-1][1] if shares else None,
+        best_user=shares[0][1] if shares else None,
+        course={row.user: row for row in found.users if row.since is not None},
         worst=rows[:half],
         best=list(reversed(rows[half:]))[:MOST_APPS],
-        policy=visit.api.Info(pb.InfoRequest()).policy,
+        policy=visit.api.Info(schema.Nothing()).policy,
         others=OTHERS,
         colour_of=colours,
     )
 
 
-def _balance(row: pb.UserCourse) -> list[float]:
+def _balance(row: schema.UserCourse) -> list[float]:
     out, so_far = [], 0.0
     for entitled, leased in zip(row.entitled, row.leased):
         so_far += leased - entitled

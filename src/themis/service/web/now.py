@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 from starlette.responses import Response
 
-from themis.client import themis_pb2 as pb
+from themis.schema import messages as schema
 from themis.service.web.console import Route, Visit
 
 
@@ -17,7 +17,7 @@ def page(visit: Visit) -> Response:
 
 def machines(visit: Visit) -> Response:
     """The map as a table, for keyboards and screen readers."""
-    return visit.fragment("now_machines.html.j2", nodes=visit.api.Nodes(pb.NodesRequest()).nodes)
+    return visit.fragment("now_machines.html.j2", nodes=visit.api.Nodes(schema.UsersRequest()).nodes)
 
 
 async def stream(visit: Visit) -> AsyncIterator[bytes]:

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 from starlette.responses import Response
 
-from themis.client import themis_pb2 as pb
+from themis.schema import messages as schema
 from themis.service.web.charts import Line, by_day
 from themis.service.web.console import Route, Visit
 
@@ -29,7 +29,7 @@ def page(visit: Visit) -> Response:
     now = visit.api.arbiter.epoch + visit.api.arbiter.now()
     since = now - (days - 1) * DAY_S
     usage = _usage(visit, ["user", "day"], since)
-    shares = {row.user: row for row in visit.api.Share(pb.UsersRequest()).users}
+    shares = {row.user: row for row in visit.api.Share(schema.UsersRequest()).users}
     totals = {row.user: row for row in _usage(visit, ["user"], since).users}
     groups = [row for row in _usage(visit, ["group"], since).users if row.group]
     members = {row.user: row.group for row in _usage(visit, ["user", "group"], since).users if row.group}
@@ -49,7 +49,7 @@ def page(visit: Visit) -> Response:
         choices=DAYS,
         zone=usage.zone,
         groups=sorted(groups, key=lambda row: -row.gpu_hours),
-        budgets=visit.api.Budgets(pb.UsersRequest()).budgets,
+        budgets=visit.api.Budgets(schema.UsersRequest()).budgets,
         colour_of=colours,
         between=next((row.between for row in shares.values()), ""),
     )
@@ -59,11 +59,11 @@ def _chosen(text: str) -> int:
     return int(text) if text in {str(days) for days in DAYS} else DAYS[0]
 
 
-def _usage(visit: Visit, by: list[str], since: float) -> pb.UsageReply:
-    return visit.api.Usage(pb.UsageRequest(by=by, since=since))
+def _usage(visit: Visit, by: list[schema.By], since: float) -> schema.UsageReply:
+    return visit.api.Usage(schema.UsageRequest(by=by, since=since))
 
 
-def _row(name: str, share: pb.UserShare | None, total: pb.UserUsage | None, group: str) -> dict[str, Any]:
+def _row(name: str, share: schema.UserShare | None, total: schema.UserUsage | None, group: str) -> dict[str, Any]:
     return {"name": name, "share": share, "total": total, "group": group}
 
 
@@ -79,7 +79,7 @@ def _zone(name: str) -> tzinfo:
         return datetime.now().astimezone().tzinfo or UTC
 
 
-def _lines(rows: Iterable[pb.UserUsage], days: list[str], colour_of: Callable[[str], int]) -> list[Line]:
+def _lines(rows: Iterable[schema.UserUsage], days: list[str], colour_of: Callable[[str], int]) -> list[Line]:
     """Users by their GPU hours, the most first; beyond ``MOST_BARS`` they are one."""
     at = {day: i for i, day in enumerate(days)}
     hours: dict[str, list[float]] = {}

@@ -9,9 +9,9 @@ from typing import Any
 from markupsafe import Markup, escape
 from starlette.responses import Response
 
-from themis.client import themis_pb2 as pb
 from themis.errors import InputError
 from themis.policies.api import policy_names
+from themis.schema import messages as schema
 from themis.service.web.console import Route, Visit
 from themis.sim.forward.answer import short, signed
 from themis.sim.forward.question import CURRENT
@@ -47,8 +47,8 @@ def ask(visit: Visit) -> Response:
 
 
 def _page(visit: Visit, **result: Any) -> Response:
-    info, nodes = visit.api.Info(pb.InfoRequest()), visit.api.Nodes(pb.NodesRequest()).nodes
-    mine = pb.AppsRequest(user="" if visit.caller.admin else visit.caller.user, limit=300)
+    info, nodes = visit.api.Info(schema.Nothing()), visit.api.Nodes(schema.UsersRequest()).nodes
+    mine = schema.AppsRequest(user="" if visit.caller.admin else visit.caller.user, limit=300)
     form = {"policies": CURRENT, "horizon": "7d", "arrivals": "on"} if visit.request.method == "GET" else visit.form
     return visit.page(
         "what_if.html.j2",
@@ -64,7 +64,7 @@ def _page(visit: Visit, **result: Any) -> Response:
     )
 
 
-def request_of(form: Any) -> pb.WhatIfRequest:
+def request_of(form: Any) -> schema.WhatIfRequest:
     """The form's question.
 
     Raises
@@ -77,8 +77,8 @@ def request_of(form: Any) -> pb.WhatIfRequest:
     from themis.sim.plan import split_policies
 
     policies = form.get("policies", "").strip()
-    return pb.WhatIfRequest(
-        policies=split_policies([policies]) if policies else (),
+    return schema.WhatIfRequest(
+        policies=split_policies([policies]) if policies else [],
         add_gpus=_listed(form.get("add", "")),
         remove=_listed(form.get("remove", "")),
         without=_listed(form.get("without", "")),
@@ -91,11 +91,11 @@ def _listed(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _result(visit: Visit, found: pb.WhatIfReply) -> dict[str, Any]:
-    ends = [t.high_s if t.HasField("high_s") else t.median_s for app in found.apps for t in app.forecasts]
-    most = max([end for end in ends if math.isfinite(end)], default=0.0) or 1.0
+def _result(visit: Visit, found: schema.WhatIfReply) -> dict[str, Any]:
+    ends = [t.high_s if t.high_s is not None else t.median_s for app in found.apps for t in app.forecasts]
+    most = max([end for end in ends if end is not None and math.isfinite(end)], default=0.0) or 1.0
     lines = [_line(app, list(found.columns), most) for app in found.apps]
-    simulated = any(t.later or t.HasField("median_s") for app in found.apps for t in app.forecasts)
+    simulated = any(t.later or t.median_s is not None for app in found.apps for t in app.forecasts)
     return {
         "found": found,
         "lines": lines,
@@ -105,45 +105,46 @@ def _result(visit: Visit, found: pb.WhatIfReply) -> dict[str, Any]:
     }
 
 
-def _line(app: pb.WhatIfApp, columns: list[str], most: float) -> Line:
+def _line(app: schema.WhatIfApp, columns: list[str], most: float) -> Line:
     held = app.state == "held"
     cells = [_cell(times, first=i == 0, held=held) for i, times in enumerate(app.forecasts)]
     drawn = [] if held else list(zip(columns, app.forecasts))
     return Line(app=app.app, name=app.name, user=app.user, state=app.state, cells=cells, figure=figure(drawn, most))
 
 
-def _cell(times: pb.WhatIfTimes, *, first: bool, held: bool) -> tuple[str, str, str]:
-    if held or not (times.later or times.HasField("median_s")):
+def _cell(times: schema.WhatIfTimes, *, first: bool, held: bool) -> tuple[str, str, str]:
+    if held or not (times.later or times.median_s is not None):
         return "–", "", ""
-    end = "later" if times.later else short(times.median_s)
+    end = "later" if times.later else _bound(times, "median_s")
     order = "1e12" if times.later else f"{times.median_s:.3f}"
     if first:
         return f"{end} ({_bound(times, 'low_s')} – {_bound(times, 'high_s')})", order, ""
-    if not times.HasField("difference_s") or abs(times.difference_s) < 0.5:
+    if times.difference_s is None or abs(times.difference_s) < 0.5:
         return end, order, ""
     return f"{end} ({signed(times.difference_s)})", order, "good" if times.difference_s < 0 else "bad"
 
 
-def _bound(times: pb.WhatIfTimes, name: str) -> str:
-    return short(getattr(times, name)) if times.HasField(name) else "later"
+def _bound(times: schema.WhatIfTimes, name: str) -> str:
+    found = getattr(times, name)
+    return short(found) if found is not None else "later"
 
 
-def figure(drawn: list[tuple[str, pb.WhatIfTimes]], most: float) -> Markup:
+def figure(drawn: list[tuple[str, schema.WhatIfTimes]], most: float) -> Markup:
     """A line from the low to the high end and a dot at the median for each case; as wide as ``most`` seconds."""
     marks, words = Markup(""), list[str]()
     for i, (name, times) in enumerate(drawn):
-        if not (times.later or times.HasField("median_s")):
+        if not (times.later or times.median_s is not None):
             continue
         y = TOP + i * ROW
-        low = _at(times.low_s if times.HasField("low_s") else most, most)
-        high = _at(times.high_s if times.HasField("high_s") else most, most)
+        low = _at(times.low_s if times.low_s is not None else most, most)
+        high = _at(times.high_s if times.high_s is not None else most, most)
         marks += Markup('<g class="a{}"><rect x="{:.2f}%" width="{:.2f}%" y="{}" height="3" rx="1.5"/>').format(
             i * 3 % 16, low, max(high - low, 0.3), y - 1.5
         )
-        if times.HasField("median_s"):
+        if times.median_s is not None:
             marks += Markup('<circle cx="{:.2f}%" cy="{}" r="4.5"/>').format(_at(times.median_s, most), y)
         marks += Markup("</g>")
-        words.append(f"{name}: {'later' if times.later else short(times.median_s)}")
+        words.append(f"{name}: {'later' if times.later else _bound(times, 'median_s')}")
     return Markup('<svg class="ends" width="100%" height="{}" role="img" aria-label="{}">{}</svg>').format(
         2 * TOP + max(len(drawn) - 1, 0) * ROW, escape("; ".join(words)), marks
     )

@@ -8,9 +8,6 @@ from typing import Any
 from themis.errors import InputError
 from themis.trust.authority.contexts import HANDSHAKE_S, TlsError, Untrusted, client_context, connect, fingerprint_of
 
-PROTOCOLS = ["h2", "http/1.1"]
-"""Protocols offered in the handshake; gRPC refuses connections without ALPN."""
-
 
 def first_contact(
     host: str, port: int, *, fingerprint: str = "", name: str = "", timeout_s: float = HANDSHAKE_S
@@ -32,7 +29,6 @@ def first_contact(
     """
     wanted = plain_fingerprint(fingerprint)
     looking = client_context(verify=False)
-    looking.set_alpn_protocols(PROTOCOLS)
     with connect(host, port, looking, name=name, timeout_s=timeout_s) as link:
         chain = chain_of(link)
     pem = ssl.DER_cert_to_PEM_cert(chain[-1])
@@ -43,7 +39,6 @@ def first_contact(
             "printed: if that is right, another program answers there."
         )
     pinned = client_context(pem)
-    pinned.set_alpn_protocols(PROTOCOLS)
     connect(host, port, pinned, name=name, timeout_s=timeout_s).close()
     return pem
 

@@ -26,7 +26,7 @@ def _url(value: Any) -> str:
     """The address of the console, without a path."""
     found = _issuer(value).rstrip("/")
     if urlsplit(found).path:
-        raise Unreadable("an address as https://gpu.example.org:7434, without a path")
+        raise Unreadable("an address as https://gpu.example.org:7433, without a path")
     return found
 
 
@@ -77,7 +77,7 @@ class OidcSettings:
     url: str = setting(
         "",
         Kind(read=_url),
-        "address of the console for browsers: `https://gpu.example.org:7434`",
+        "address of the console for browsers: `https://gpu.example.org:7433`",
         shown="as the browser asks",
     )
     scopes: tuple[str, ...] = setting(

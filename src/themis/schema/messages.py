@@ -1,0 +1,975 @@
+"""The messages of the API, version 1: the only shapes that cross a wire. One file, so that ``schema.X`` names each.
+
+Fields are only ever added. Times are seconds since 1970 (UTC), durations are seconds. A field that is None is left out of JSON.
+Requests refuse unknown fields and values of another type; replies ignore fields that a newer service has.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Annotated, Any, Literal
+
+import orjson
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StrictBool,
+    WithJsonSchema,
+    model_validator,
+)
+
+SPECIAL = ("NaN", "Infinity", "-Infinity")
+"""JSON has no numbers for them."""
+INT64_TEXT = "^-?[0-9]{1,19}$"
+NUMBER = {"anyOf": [{"type": "number"}, {"enum": list(SPECIAL)}]}
+
+
+By = Literal["user", "group", "day", "gpu_type"]
+
+
+class Message(BaseModel):
+    """A message; its fields have defaults, and are not checked again when they are changed."""
+
+    # Schemas are built when they are first used: a client needs few of them.
+    model_config = ConfigDict(
+        defer_build=True, ser_json_inf_nan="strings", protected_namespaces=(), populate_by_name=True
+    )
+
+
+class Request(Message):
+    """A message that callers send."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+def _whole(given: Any) -> Any:
+    """A whole number that is written as 2.0, or as a number of another library."""
+    if isinstance(given, float):
+        return int(given) if given.is_integer() else given
+    return given if isinstance(given, (bool, str)) or not hasattr(given, "__index__") else given.__index__()
+
+
+def _long(given: Any) -> Any:
+    """A whole number of 64 bits, which replies write as text because readers in JavaScript would round it."""
+    return int(given) if isinstance(given, str) and re.fullmatch(INT64_TEXT, given) else _whole(given)
+
+
+def _real(given: Any) -> Any:
+    if isinstance(given, str) and given in SPECIAL:
+        return float(given)
+    try:
+        return float(given) if isinstance(given, int) and not isinstance(given, bool) else given
+    except OverflowError:
+        return math.inf if given > 0 else -math.inf
+
+
+Whole = Annotated[int, Field(strict=True, ge=-(2**31), le=2**31 - 1), BeforeValidator(_whole)]
+Whole64 = Annotated[
+    int,
+    Field(strict=True, ge=-(2**63), le=2**63 - 1),
+    BeforeValidator(_long),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
+                {"type": "string", "pattern": INT64_TEXT},
+            ]
+        }
+    ),
+]
+Real = Annotated[float, Field(strict=True), BeforeValidator(_real), WithJsonSchema(NUMBER)]
+Count = Annotated[int, Field(strict=True, ge=0, le=2**31 - 1), BeforeValidator(_whole)]
+Most = Annotated[int, Field(strict=True, ge=0, le=1000), BeforeValidator(_whole)]
+Page = Annotated[int, Field(strict=True, ge=1, le=1000), BeforeValidator(_whole)]
+Number = Annotated[int, Field(strict=True, ge=0, le=2**63 - 1), BeforeValidator(_long)]
+"""Of a record; text too, as the id of an event."""
+Moment = Annotated[float, Field(strict=True, ge=-62_135_510_400.0, le=253_402_128_000.0), BeforeValidator(_real)]
+"""Seconds since 1970 of days that calendars have in every time zone: 0001-01-02 to 9999-12-30."""
+Int64 = Annotated[
+    int, PlainSerializer(str, when_used="json"), WithJsonSchema({"type": "string", "pattern": "^-?[0-9]+$"})
+]
+Figure = Annotated[float, WithJsonSchema(NUMBER)]
+
+
+class Nothing(Request):
+    """A call without parameters, or a reply without content."""
+
+
+class SignInRequest(Request):
+    handle: str = ""  # of the last reply
+    token: str = ""  # to renew
+
+
+class SignInReply(Message):
+    handle: str = ""  # while the user has not agreed: for the next step
+    url: str = ""  # where the user enters `code`; in the first reply alone
+    whole_url: str = ""  # the same with the code, if the provider has one
+    code: str = ""
+    interval_s: Figure = 0.0  # until the next step, at least
+    ends: Figure = 0.0  # of the code, or of the token; seconds since 1970
+    token: str = ""  # signed in
+    user: str = ""
+
+
+class AuditRequest(Request):
+    user: str = ""  # of one user; empty: all
+    limit: Most = 0  # 0: 1000
+
+
+class AuditEntry(Message):
+    time: Figure = 0.0
+    user: str = ""  # empty: the caller did not sign in
+    method: str = ""  # token, oidc
+    address: str = ""  # empty: the service itself
+    action: str = ""
+    target: str = ""
+    outcome: str = ""  # ok, refused
+    message: str = ""  # why it was refused
+    count: int = 0  # calls like this within one minute, where they were refused; else 1
+
+
+class AuditReply(Message):
+    entries: list[AuditEntry] = []
+
+
+class Setting(Message):
+    name: str = ""  # as in docs/settings.md; users.NAME.weight and the like for users and groups
+    value: str = ""
+    since: Figure | None = None  # missing: since the journal began, or since the service started
+    user: str = ""  # who changed it; empty: not changed
+    restart: bool = False  # changes only when the service starts
+
+
+class SettingsReply(Message):
+    settings: list[Setting] = []
+
+
+class SetRequest(Request):
+    values: dict[str, str] = {}  # name -> value, as in docs/settings.md; `none` removes a limit, a user or a machine
+    reload: StrictBool = False  # read the settings file again, and take on what changed in it
+
+
+class SetReply(Message):
+    changes: list[str] = []  # a sentence for each change and what follows from it; empty: nothing changed
+
+
+class SettingsHistoryRequest(Request):
+    limit: Most = 0  # maximum number of changes; 0: 1000
+
+
+class SettingsChange(Message):
+    """Settings that one call changed together."""
+
+    record: Int64 = 0  # its number in the journal
+    time: Figure = 0.0
+    user: str = ""  # who changed them
+    values: dict[str, str] = {}  # the new values
+
+
+class SettingsHistoryReply(Message):
+    changes: list[SettingsChange] = []
+
+
+class Backup(Message):
+    name: str = ""  # of its folder in `backups` of the data directory
+    made: Figure = 0.0
+    bytes: Figure = 0.0
+
+
+class JournalReply(Message):
+    records: Int64 = 0
+    began: Figure = 0.0  # when the journal began
+    last: Figure = 0.0  # time of its last record
+    bytes: Figure = 0.0  # of the journal's file
+    free_bytes: Figure = 0.0  # on its disk
+    path: str = ""  # the data directory
+    backups: list[Backup] = []  # the newest first
+
+
+class InfoReply(Message):
+    version: str = ""
+    api: int = 0
+    policy: str = ""
+    gpus: int = 0
+    machines: int = 0
+    started: Figure = 0.0
+    lease_s: Figure = 0.0
+    active_apps: int = 0
+    records: Int64 = 0  # of the journal
+    problem: str = ""  # the last decision that the policy could not make; empty if none
+    pid: int = 0
+    unknown_work_s: Figure = 0.0  # assumed run time of a job without estimates
+    user: str = ""  # the caller, by the token
+    admin: bool = False
+    engine: str = ""  # local: this machine; fleet: machines that joined; ray: the nodes of a Ray cluster
+    max_bundle: Int64 = 0  # most bytes of a bundle (PUT /v1/bundles/{sha256}); 0 from a service without bundles
+    unready: str = ""  # why submissions are refused or not decided on, as /readyz says; empty where neither
+
+
+class AppRef(Request):
+    """An app by its number, or by its name."""
+
+    app: str = ""
+
+
+class Program(Request):
+    argv: list[str] = []  # no shell
+    cwd: str = ""  # absolute
+    env: dict[str, str] = {}
+    launch: str = ""  # gpu (default): a rank for each GPU; machine: one for each machine
+    grace_s: Real | None = None
+    stop_signal: str = ""  # SIGTERM by default
+    checkpoint_dir: str = ""
+    # The job's work is an estimate of time, not the steps that the program counts: it gets no target, its reports of
+    # steps are not believed, and it ends when it ends, however long that takes.
+    work_is_time: StrictBool = False
+    # The files that it is sent with, by the SHA-256 of their archive; cwd is then a folder among them, "/" the topmost.
+    bundle: str = ""
+    packages: str = ""  # uv.lock, a requirements file or a conda file, relative to cwd; empty for none
+    modules: list[str] = []  # to load with `module load`
+    launcher: str = ""  # bwrap, apptainer:IMAGE or docker:IMAGE; empty for none
+    checkpoint_url: str = (
+        ""  # where checkpoints are copied: a URL of fsspec, or themis:// for the service; empty for nowhere
+    )
+    outputs: list[str] = []  # files and folders below cwd that the service keeps; only with a bundle
+
+
+class Regime(Request):
+    steps: Real = 0.0
+    batch: Whole64 = 0
+
+
+class BatchSize(Request):
+    batch: Whole64 = 0
+    steps_per_epoch: Real = 0.0
+
+
+class Dynamic(Request):
+    """A dynamic job's declaration (Shockwave): its regimes' steps are epochs."""
+
+    mode: str = ""  # gns | accordion | declared
+    sizes: list[BatchSize] = []  # rising; all that it may use
+    regimes: Whole = 0  # accordion: at most so many stretches at one size; 6 if 0
+
+
+class Job(Request):
+    name: str = ""
+    model: str = ""  # a profile's name; "generic" (default) makes one step a second on one GPU
+    regimes: list[Regime] = []
+    gpus_min: Whole = 0
+    gpus_max: Whole = 0
+    step_scale: Real | None = None
+    gpu_types: list[str] = []
+    program: Program = Field(default_factory=Program)
+    cpus: Real = 0.0  # CPU cores for each GPU; checked against the machines, not enforced; 0 asks for nothing
+    memory: Whole64 = 0  # bytes for each GPU, likewise
+    dynamic: Dynamic | None = None
+
+
+class Rung(Request):
+    jobs: Whole = 0
+    steps: Real = 0.0
+
+
+class Bracket(Request):
+    rungs: list[Rung] = []
+
+
+class Brackets(Request):
+    """Successive halving (one bracket) or Hyperband (several)."""
+
+    brackets: list[Bracket] = []
+
+
+class CurveStopping(Request):
+    check_steps: Real = 0.0
+    keep: Whole = 0
+    confidence: Real = 0.0
+    warmup: Whole = 0
+    floor: Real | None = None  # no loss is below it
+
+
+class SpeedCurve(Request):
+    gpu_type: str = ""  # "*" for any
+    gpus: list[Whole] = []  # rising
+    steps_per_s: list[Real] = []  # for each of them
+
+
+class Profile(Request):
+    """A model's speed as its submitter knows it; the app's jobs then name no `model`."""
+
+    curves: list[SpeedCurve] = []
+    slowdown: list[Real] = []  # of slot, machine, rack, cross-rack; none: the default
+    checkpoint_s: Real | None = None
+
+
+class After(Request):
+    """Start once another app of the same user has ended."""
+
+    app: str = ""  # number or name
+    when: str = ""  # ok (default): all its jobs did well; failed: it ended otherwise; any
+
+
+class SubmitRequest(Request):
+    key: str = ""  # unique for this submission, chosen by the caller
+    name: str = ""
+    user: str = ""  # empty: the caller; only administrators may name others
+    weight: Real = 0.0  # 0 stands for 1; only administrators may give more than 1
+    jobs: list[Job] = []
+    # none: all jobs run to the end
+    brackets: Brackets | None = None
+    curve: CurveStopping | None = None
+    retries: Whole | None = None  # failures of one job after which the job is given up
+    deadline_s: Real | None = None  # seconds after the submission
+    profile: Profile | None = None
+    after: list[After] = []  # all must be met; if one no longer can be, the app is cancelled
+    walltime_s: Real | None = None  # most time that one job runs, over all its attempts; then it is given up
+    at_once: Whole = 0  # maximum number of concurrent jobs; 0: no limit
+
+    @model_validator(mode="after")
+    def _one_tuner(self) -> SubmitRequest:
+        if self.brackets is not None and self.curve is not None:
+            raise ValueError("brackets and curve are given, expected one of them.")
+        return self
+
+
+class SubmitReply(Message):
+    app: int = 0
+    name: str = ""  # with a number added where the name was taken
+
+
+class JobFile(Request):
+    """A job file (docs/jobs.md)."""
+
+    key: str = ""  # unique for this submission, chosen by the caller
+    text: str = ""  # YAML, at most 256 KiB
+    source: str = ""  # its name, for messages
+    folder: str = ""  # absolute; `workdir` is relative to it
+    user: str = ""  # empty: the caller; only administrators may name others
+
+
+class JobFileReply(Message):
+    apps: list[SubmitReply] = []
+    notes: list[str] = []
+
+
+class App(Message):
+    id: int = 0
+    name: str = ""
+    user: str = ""
+    state: str = ""  # waiting | running | stopping | held | completed | cancelled | failed
+    gpus: int = 0  # leased now
+    demand: int = 0  # that its runnable jobs could use
+    jobs: int = 0
+    jobs_ended: int = 0
+    progress: Figure = (
+        0.0  # share of its work done, 0 to 1; jobs that are done have none left, failed and cancelled ones keep theirs
+    )
+    submitted: Figure = 0.0
+    ended: Figure | None = None
+    rho: Figure | None = None  # finish-time fairness: now, or over its whole life
+    gpu_hours: Figure = 0.0
+    weight: Figure = 0.0
+    reason: str = ""  # why it failed or was cancelled, or what it waits for, in words
+    waits: str = (
+        ""  # what it waits for: after | held | quota | budget | at_once | backoff | gpus; empty if it does not wait
+    )
+    warning: str = ""  # budgets of its user or group whose soft limit is reached, in words; idle GPUs
+    elapsed_s: Figure = 0.0  # run time of the job that has run longest, over all its attempts
+    walltime_s: Figure | None = None  # maximum run time of one job
+    steps_known: bool = False  # its work is in steps that its programs report; if not, `progress` is an estimate
+    nodes: list[str] = []  # machines of its running jobs
+    jobs_done: int = (
+        0  # of those that ended: completed, or stopped by the app's tuner; failed and cancelled ones are not
+    )
+
+
+class Attempt(Message):
+    number: int = 0
+    ending: str = ""  # finished | stopped | requeued | terminated | node_lost | not_started | failed
+    cause: str = ""
+    code: int | None = None
+    seconds: Figure = 0.0
+    steps: Figure = 0.0
+    killed: bool = False
+    message: str = ""
+    ended: Figure = 0.0
+
+
+class JobInfo(Message):
+    id: int = 0
+    name: str = ""
+    state: str = ""  # waiting | running | stopping | held | paused | ended
+    attempt: int = 0
+    gpus: list[int] = []
+    nodes: list[str] = []
+    steps: Figure = 0.0
+    total: Figure = 0.0
+    until: Figure | None = None  # end of its lease
+    command: list[str] = []
+    attempts: list[Attempt] = []
+    outcome: str = ""  # of one that ended: completed | stopped | cancelled | failed
+    gpu_hours: Figure = 0.0  # held in all its leases so far
+    elapsed_s: Figure = 0.0  # run time over all attempts
+    walltime_s: Figure | None = None  # maximum run time
+    steps_known: bool = False  # `steps` and `total` are those of the program; if not, estimates
+    last_lines: list[str] = []  # the end of the output of rank 0, of a job that failed
+
+
+class Status(Message):
+    status: Literal["ok"] = "ok"
+
+
+class BundleRef(Request):
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] = ""  # of an archive, as 64 hexadecimal digits
+
+
+class BundleReply(Message):
+    sha256: str = ""
+    bytes: int = 0
+
+
+class JobRef(Request):
+    app: str = ""
+    job: Count = 0  # position in the app, from 0
+
+
+class KeptCopy(Message):
+    """The newest copy of a job's checkpoints and outputs."""
+
+    job: int = 0  # position in the app, from 0
+    attempt: int = 0
+    sha256: str = ""
+    bytes: int = 0
+    time: Figure = 0.0
+
+
+class CopiesReply(Message):
+    copies: list[KeptCopy] = []
+
+
+class AppReply(Message):
+    app: App
+
+
+class RunId(Message):
+    """A run of a job in MLflow or Weights & Biases."""
+
+    tracker: str = ""  # mlflow | wandb
+    run: str = ""
+    job: int = 0
+    attempt: int = 0
+
+
+class ShowReply(Message):
+    app: App
+    jobs: list[JobInfo] = []
+    runs: list[RunId] = []  # in MLflow and Weights & Biases
+    sweep: bool = False  # its jobs have parameters: `Trials` has more
+    sentence: str = ""  # why it does not run (more) now, as `Why` says it; empty if it has ended
+
+
+class Trial(Message):
+    """A job of a sweep."""
+
+    job: int = 0
+    name: str = ""
+    state: str = ""
+    outcome: str = ""
+    parameters: str = ""  # a JSON object
+    steps: Figure = 0.0
+    last_loss: Figure | None = None
+    best_loss: Figure | None = None
+    best_steps: Figure = 0.0  # at which it reported its best loss
+    stopped: Figure | None = None  # when it ended early
+    why_stopped: str = ""
+    elapsed_s: Figure = 0.0
+    gpu_hours: Figure = 0.0
+
+
+class TrialsReply(Message):
+    app: App
+    trials: list[Trial] = []
+
+
+class AppsRequest(Request):
+    user: str = ""  # only this user's; empty: all users'
+    ended: StrictBool = False  # list finished apps instead of active ones
+    state: Literal["", "waiting", "running", "stopping", "held", "completed", "cancelled", "failed"] = ""  # only those
+    limit: Most = 0  # maximum number, newest first; 0: 1000
+
+
+class AppsReply(Message):
+    apps: list[App] = []
+
+
+class NodeRef(Request):
+    node: str = ""
+    deadline_s: Real = 0.0  # for Drain: from now; 0: immediately
+
+
+class Node(Message):
+    name: str = ""
+    state: str = ""  # up | lost | draining | drained | leaving
+    gpu_type: str = ""
+    gpus: int = 0
+    leased: int = 0
+    apps: list[str] = []
+    until: Figure | None = None  # draining: when the jobs that are left are preempted
+    niceness: int = 0  # of jobs there: above 0, whatever else runs on the machine comes first
+    trust: str = ""  # per_user: jobs run as their submitters' system users; single: all as one; root: that may be root
+    containment: str = ""  # of jobs there: cgroup | namespace | none; empty while its agent did not say
+    limits: list[str] = []  # what of jobs is limited there: memory, cpus
+    withheld: int = 0  # GPUs that get no job, because of processes that belong to none
+    withheld_pids: list[int] = []  # those processes
+    withheld_reason: str = ""
+    rejected: str = ""  # why nothing that the machine sends is accepted; empty where it is
+
+
+class NodesReply(Message):
+    nodes: list[Node] = []
+
+
+class NodeReply(Message):
+    node: Node
+
+
+class UsersRequest(Request):
+    user: str = ""
+
+
+class UserShare(Message):
+    user: str = ""
+    apps: int = 0
+    gpus: int = 0
+    share: Figure = 0.0  # of the GPUs in service, 0 to 1
+    fair: Figure = 0.0  # its part of the weight of all active apps, 0 to 1
+    rho_worst: Figure | None = None
+    rho_median: Figure | None = None
+    gpu_hours: Figure = 0.0  # that these apps have had
+    private_gpu_hours: Figure = (
+        0.0  # that they would have had on their own 1/N of the cluster, from when each was submitted
+    )
+    between: str = ""  # the unit of fairness: apps, users or groups
+    # Of its active apps: forecast time from submission to end, over that on the app's own share of the cluster; absent without
+    # a whole journal.
+    rho_reference_worst: Figure | None = None
+    rho_reference_median: Figure | None = None
+    rho_attainable_worst: Figure | None = None  # over the longer of that and its time on an idle cluster
+
+
+class ShareReply(Message):
+    users: list[UserShare] = []
+
+
+class UserCourse(Message):
+    """One user's GPU hours over time; of the empty name: all others' together."""
+
+    user: str = ""
+    entitled: list[Figure] = []  # in each stretch of time: the equal share, as far as the user's apps could use it
+    leased: list[Figure] = []  # in each stretch
+    balance: Figure = 0.0  # leased less entitled so far; below 0: lent to others
+    since: Figure | None = None  # when the balance got the sign that it has; absent: it is even
+
+
+class Loan(Message):
+    """GPU hours that one user was entitled to and another one had."""
+
+    lender: str = ""
+    borrower: str = ""
+    gpu_hours: Figure = 0.0
+
+
+class FairnessReply(Message):
+    start: Figure = 0.0  # stretch i begins at start + i width
+    width: Figure = 0.0
+    until: Figure = 0.0  # end of the last stretch
+    users: list[UserCourse] = []  # the furthest behind first
+    loans: list[Loan] = []  # the largest first
+    whole: bool = False  # false: a long journal is still being read, and `until` is behind; ask again
+    between: str = ""  # the unit of fairness
+
+
+class BudgetUse(Message):
+    """A limit of GPU time or cost, and what is used of it."""
+
+    name: str = ""  # as `user ann` or `group vision`
+    of: str = ""  # gpu_hours | cost
+    per: str = ""  # day | week | month | total
+    used: Figure = 0.0  # in GPU hours or cost
+    soft: Figure | None = None
+    hard: Figure | None = None
+    ends: Figure | None = None  # when it is renewed
+    currency: str = ""  # of cost
+    users: list[str] = []
+
+
+class BudgetsReply(Message):
+    budgets: list[BudgetUse] = []
+
+
+class UsageRequest(Request):
+    user: str = ""  # only this user's; empty: all that the caller may see
+    since: Moment | None = None  # whole days, from that of this time on; absent: all
+    until: Moment | None = None  # the last day; absent: today
+    by: list[By] = []  # user | group | day | gpu_type; none: user
+    utc: StrictBool = False  # days are those of UTC, not of the service's time zone
+
+
+class UserUsage(Message):
+    """GPU time of one user, group, day or GPU type, whichever were asked for; the other names are empty."""
+
+    user: str = ""
+    apps: int = 0  # that are active, or ended in these days; 0 unless by user or group alone
+    completed: int = 0
+    cancelled: int = 0
+    failed: int = 0
+    gpu_hours: Figure = 0.0  # leased; the sum of useful, restart, lost and idle
+    group: str = ""
+    day: str = ""  # as 2026-11-23
+    gpu_type: str = ""  # "unknown" for time from before there were accounts
+    useful_hours: Figure = 0.0
+    restart_hours: Figure = 0.0  # until the gang trained
+    lost_hours: Figure = 0.0  # since the last checkpoint, of leases that ended by a failure
+    idle_hours: Figure = 0.0  # training in which the GPUs did nothing
+    cost: Figure = 0.0
+    currency: str = ""
+
+
+class UsageReply(Message):
+    users: list[UserUsage] = []
+    zone: str = ""  # time zone of the days
+
+
+class HistoryRequest(Request):
+    user: str = ""
+    since: Moment | None = None  # apps that ended at this time or later
+    until: Moment | None = None
+    state: list[Literal["completed", "cancelled", "failed"]] = []  # completed | cancelled | failed; none: all
+    reason: str = ""  # part of the app's reason, or an attempt's ending, cause or message
+    limit: Most = 0  # maximum number, newest first; 0: 1000
+
+
+class PastAttempt(Message):
+    job: int = 0
+    name: str = ""
+    attempt: int = 0
+    gpus: int = 0
+    gpu_type: str = ""
+    since: Figure = 0.0  # begin of the lease
+    started: Figure | None = None
+    ended: Figure | None = None
+    cause: str = ""  # why the lease ended: expired | moved | finished | rung | stopped | failed | own | cancelled | held | walltime
+    ending: str = ""  # of the program, as in Attempt
+    code: int | None = None
+    message: str = ""
+    gpu_hours: Figure = 0.0
+    useful_hours: Figure = 0.0
+    restart_hours: Figure = 0.0
+    lost_hours: Figure = 0.0
+    idle_hours: Figure = 0.0
+    idle_by: str = ""  # who measured idle time: nvml | reports; empty: nothing did
+    cost: Figure = 0.0
+    currency: str = ""
+
+
+class PastApp(Message):
+    id: int = 0
+    name: str = ""
+    user: str = ""
+    group: str = ""
+    state: str = ""  # completed | cancelled | failed
+    reason: str = ""
+    jobs: int = 0
+    submitted: Figure = 0.0
+    started: Figure | None = None  # its first lease
+    ended: Figure = 0.0
+    rho: Figure | None = None
+    gpu_hours: Figure = 0.0
+    useful_hours: Figure = 0.0
+    restart_hours: Figure = 0.0
+    lost_hours: Figure = 0.0
+    idle_hours: Figure = 0.0
+    cost: Figure = 0.0
+    currency: str = ""
+    gpu_types: list[str] = []
+    attempts: list[PastAttempt] = []
+    runs: list[RunId] = []
+
+
+class HistoryReply(Message):
+    apps: list[PastApp] = []
+
+
+class UserRef(Request):
+    user: str = ""
+    admin: StrictBool = False  # may act on everybody's apps, drain machines, add users
+
+
+class UserToken(Message):
+    user: str = ""
+    token: str = ""
+
+
+class User(Message):
+    user: str = ""
+    admin: bool = False
+    added: Figure = 0.0
+    method: str = ""  # token, oidc
+    ends: Figure = 0.0  # of the last sign-in; 0: a token has no end
+
+
+class UserReply(Message):
+    user: User
+
+
+class UsersReply(Message):
+    users: list[User] = []
+
+
+class EventsRequest(Request):
+    after: Number = 0  # number of the last record known
+    follow: StrictBool = True  # wait for further records
+    limit: Count = 0  # 0: no limit
+    user: str = ""  # only what concerns this user's apps; empty: all
+
+
+class Record(Message):
+    number: int = 0
+    time: Figure = 0.0
+    kind: str = ""
+    record: dict[str, Any] = {}
+
+    @property
+    def line(self) -> str:
+        """The record as a line of an event log."""
+        return orjson.dumps(self.record).decode()
+
+
+class RecordsRequest(Request):
+    user: str = ""  # only what concerns this user's apps; empty: all
+    after: Number = 0  # number of the last record known
+    limit: Page = 1000
+
+
+class RecordsReply(Message):
+    records: list[Record] = []
+
+
+class LogsRequest(Request):
+    app: str = ""
+    job: Count = 0  # position in the app, from 0
+    rank: Count = 0
+    follow: StrictBool = False
+    attempt: Count = 0  # 0: all
+
+
+class Ahead(Message):
+    app: int = 0
+    name: str = ""
+    user: str = ""
+    rho: Figure = 0.0
+
+
+class WhyReply(Message):
+    story: str = Field(default="", alias="json")  # auctions, bids, payments and leases, as JSON
+    code: str = ""  # why it does not run (more) now; docs/service.md lists the codes
+    sentence: str = ""
+    position: int = 0  # among apps that want GPUs: those without any first, then the worst off; 0: it wants none
+    of: int = 0
+    rho: Figure | None = None
+    ahead: list[Ahead] = []  # the first 20 of those before it
+    # When it gets its next GPUs, by short simulations without new arrivals; absent if not needed or not ready in time.
+    start_median: Figure | None = None
+    start_earliest: Figure | None = None
+    start_latest: Figure | None = None  # missing: some simulations never got there
+    simulations: int = 0
+    between: str = ""  # the unit of fairness: apps, users or groups
+    weight: Figure = 0.0  # of the app now: between users its part of its user's
+    fair: Figure = 0.0  # its part of the weight in the system, 0 to 1
+    warning: str = ""  # as in App
+    # Of an active app, absent without a whole journal: what its own share of the cluster, that no policy influences, would give.
+    rho_reference: Figure | None = None  # forecast time from submission to end, over that on its own share
+    rho_attainable: Figure | None = None  # over the longer of that and its time on an idle cluster
+    reference_end: Figure | None = None  # when it would end on its own share
+    expected_end: Figure | None = None  # when it is expected to end; absent where that cannot be told
+    lent_gpu_hours: Figure | None = (
+        None  # what it would have had by now on its own share, less what it had; below 0: borrowed
+    )
+    lent_back: Figure | None = None  # by when it has got that back, if it ends as expected
+
+
+class WhatIfRequest(Request):
+    policies: list[str] = []  # names with parameters; `current` is the one in force; none: `current`
+    add_gpus: list[str] = []  # GPUs that join, as `8` or `8@A100`
+    remove: list[str] = []  # GPUs that leave, as `4@V100`, or names of machines
+    without: list[str] = []  # numbers or names of apps that are cancelled; users name their own
+    horizon_s: Real = 0.0  # time ahead; 0: seven days
+    simulations: Whole = 0  # of each case, at most 100; 0: 20
+    no_arrivals: StrictBool = False  # without further apps, which are otherwise drawn from the history
+
+
+class WhatIfTimes(Message):
+    """Forecast finish times of an app, in seconds from now."""
+
+    case: str = ""  # `today`, or the policy
+    later: bool = False  # the median is beyond the horizon
+    low_s: Figure | None = None  # of the 80 % interval; missing: beyond the horizon, or the case leaves the app out
+    median_s: Figure | None = None
+    high_s: Figure | None = None
+    difference_s: Figure | None = None  # to today's: the median over the simulations
+
+
+class WhatIfApp(Message):
+    app: int = 0
+    name: str = ""
+    user: str = ""
+    state: str = ""  # running, waiting or held
+    forecasts: list[WhatIfTimes] = []  # today's first, then those of each case
+
+
+class WhatIfCase(Message):
+    """A case over the apps of all users."""
+
+    policy: str = ""
+    compared: int = 0
+    sooner: int = 0
+    later: int = 0
+    worst_s: Figure | None = None  # the largest difference; missing: beyond the horizon
+    best_s: Figure | None = None
+    sentence: str = ""
+    problem: str = ""  # why it was not simulated
+
+
+class WhatIfReply(Message):
+    now: Figure = 0.0
+    policy: str = ""  # in force
+    changes: str = ""  # of machines and apps, in words
+    horizon_s: Figure = 0.0
+    simulations: int = 0  # that there was time for
+    arrivals: bool = False  # whether further apps were drawn
+    calibrated: bool = False  # whether intervals are corrected by past forecasts of the same journal
+    basis: str = ""  # what the figures rest on, a sentence
+    columns: list[str] = []
+    apps: list[WhatIfApp] = []
+    cases: list[WhatIfCase] = []
+
+
+class Welcome(Message):
+    app: int = 0
+    name: str = ""
+    answer_s: Figure = 0.0  # for each answer
+    misses: int = 0  # so many answers in a row that are missing, and the service's agent takes over
+    rows: int = 0  # most rows of a bid
+
+
+class AgentJob(Message):
+    job: int = 0  # position in the app, from 0
+    left: Figure = 0.0  # GPU-seconds on one reference GPU to the end of its rung, or of its work
+    gpus_min: int = 0
+    gpus_max: int = 0
+    held: int = 0  # GPUs beyond this instant
+    expiring: int = 0  # GPUs whose lease ends now; they are in the offer
+    gpu_types: list[str] = []  # that it may use
+
+
+class Picture(Message):
+    """The app as the service sees it at the decision's instant."""
+
+    elapsed: Figure = 0.0  # seconds since it was submitted
+    t_id: Figure = (
+        0.0  # seconds that it would take on its own 1/N of the cluster; rho = (elapsed + seconds left) / t_id
+    )
+    rho: Figure = 0.0  # the service's own estimate, with the GPUs held beyond this instant
+    lease_s: Figure = 0.0
+    jobs: list[AgentJob] = []  # that can run
+
+
+class Probe(Message):
+    """The question for the app's rho now, with the GPUs held beyond this instant. No answer: the service's own estimate serves."""
+
+    round: Int64 = 0
+    answer_s: Figure = 0.0
+    app: Picture
+
+
+class OfferedGpus(Message):
+    node: str = ""
+    rack: str = ""
+    gpu_type: str = ""
+    gpus: int = 0
+
+
+class BidRow(Request):
+    """One of several exclusive choices: the app's rho with these gangs in addition to its GPUs."""
+
+    gangs: list[Whole] = []  # GPUs of each; a gang serves one job
+    span: str = ""  # how far each gang may reach: machine, rack, anywhere
+    gpu_type: str = ""  # type of all its GPUs; may be omitted if the cluster has one type
+    anchor: str = ""  # the node (span machine) or rack (span rack) that all gangs must lie in; empty: any
+    rho: Real = 0.0
+
+
+class Offer(Message):
+    """Several apps see the same GPUs; each answers with one bid."""
+
+    round: Int64 = 0
+    answer_s: Figure = 0.0
+    app: Picture
+    gpus: list[OfferedGpus] = []
+    rows: list[BidRow] = []  # the bid that the service's agent would make
+
+
+class Award(Message):
+    round: Int64 = 0
+    bid: bool = False  # false: filtered out, the service had apps to serve that are worse off
+    won: int = 0  # GPUs
+    kept: Figure = 0.0  # share that is left after the hidden payment
+    leftover: int = 0  # GPUs dealt out after the auction
+
+
+class Lease(Message):
+    what: str = ""  # granted | renewed | revoked
+    job: int = 0  # position in the app
+    gpus: list[int] = []
+    nodes: list[str] = []
+    until: Figure = 0.0
+    cause: str = ""  # of a revocation
+
+
+class Goodbye(Message):
+    reason: str = ""  # over | replaced | silent
+
+
+class AgentEvent(Message):
+    """A message to an app's agent: exactly one of these."""
+
+    welcome: Welcome | None = None  # first
+    probe: Probe | None = None
+    offer: Offer | None = None
+    award: Award | None = None  # of the decision in which it bid
+    lease: Lease | None = None  # what its jobs get and lose, by any decision
+    goodbye: Goodbye | None = None  # last
+
+
+class EstimateRequest(Request):
+    app: str = ""
+    round: Whole64 = 0
+    rho: Real = 0.0
+
+
+class BidRequest(Request):
+    app: str = ""
+    round: Whole64 = 0
+    rho: Real | None = None  # of winning nothing; else what was estimated, else the service's own
+    rows: list[BidRow] = []  # at most 64; none: it wants nothing now
+    jobs: list[Whole] = []  # which of its waiting jobs should get gangs first, from now on
+
+
+def what(event: AgentEvent | Message) -> str:
+    """The kind of a message to an agent: the name of its field."""
+    return next((name for name in AgentEvent.model_fields if getattr(event, name, None) is not None), "")
