@@ -177,8 +177,9 @@ def test_speed_beside_a_partner_takes_the_most_specific_entry() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fixed:
-    """Figure 7's kind of shares: a pair and its jobs alone, on two types."""
+    """Figure 7's kind of shares: a pair and its jobs alone, on two types; gangs of ``size``."""
 
+    size: int
     claims: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset()
     level: ClassVar[Granularity] = Granularity.JOB
@@ -189,7 +190,7 @@ class Fixed:
 
     def __call__(self, s: Snapshot, bench: Workbench) -> Solved:
         return Solved(
-            answer=TimeShare(combos=np.array(COMBOS), gpus=np.ones(len(COMBOS), np.int64), x=X, round_s=ROUND)
+            answer=TimeShare(combos=np.array(COMBOS), gpus=np.full(len(COMBOS), self.size), x=X, round_s=ROUND)
         )
 
 
@@ -197,16 +198,17 @@ COMBOS = [(0, 1), (0, NONE), (1, NONE), (2, NONE)]
 X = np.array([[0.5, 0.0], [0.0, 0.25], [0.0, 0.25], [0.5, 0.5]])
 
 
-def test_figure_7_a_pair_and_its_jobs_alone_come_out_of_the_rounds() -> None:
+@pytest.mark.parametrize("size", [1, 2])
+def test_figure_7_a_pair_and_its_jobs_alone_come_out_of_the_rounds(size: int) -> None:
     """Gavel §5: who runs as a pair runs as nothing else in that round, and every combination has its share of rounds."""
-    on = Cluster(name="c", machines=tuple(Machine(name=t, gpus=1, gpu_type=t) for t in ("V100", "K80")))
-    apps = [app(f"a{j}", [job(1e6, model=m)]) for j, m in enumerate(("one", "two", "loner"))]
+    on = Cluster(name="c", machines=tuple(Machine(name=t, gpus=size, gpu_type=t) for t in ("V100", "K80")))
+    apps = [app(f"a{j}", [job(1e6, size, model=m)]) for j, m in enumerate(("one", "two", "loner"))]
     simulation = Simulation(
         workload=Workload(name="w", apps=tuple(apps)),
         cluster=on,
         book=BOOK,
         policy_name="fixed",
-        policy=Fixed(),
+        policy=Fixed(size=size),
         settings=Settings(container_s=0.0, validate=True),
     )
     there: dict[int, int] = {}
@@ -228,7 +230,8 @@ def test_figure_7_a_pair_and_its_jobs_alone_come_out_of_the_rounds() -> None:
             if isinstance(record, Revoke):
                 there.pop(record.job, None)
             elif isinstance(record, Grant):
-                there[record.job] = record.gpus[0]
+                assert record.gpus in (tuple(range(size)), tuple(range(size, 2 * size)))
+                there[record.job] = record.gpus[0] // size
             at += 1
         on_gpu = {k: tuple(sorted(j for j, g in there.items() if g == k)) for k in (0, 1)}
         assert len(there) == sum(map(len, on_gpu.values()))

@@ -36,8 +36,8 @@ def program(problem: Problem, pairs: PairRates, value: Float, spent: Float, leas
         ]
         for i, j in combinations(range(problem.jobs), 2):
             a, b = pairs.model[i], pairs.model[j]
-            if a >= 0 and b >= 0 and pairs.rate[a, b, k] > 0:
-                columns.append((k, [(i, pairs.rate[a, b, k]), (j, pairs.rate[b, a, k])], 1.0))
+            if problem.gpus[i] == problem.gpus[j] and a >= 0 and b >= 0 and pairs.rate[a, b, k] > 0:
+                columns.append((k, [(i, pairs.rate[a, b, k]), (j, pairs.rate[b, a, k])], problem.gpus[i]))
     rows = np.zeros((problem.jobs + problem.types, len(columns)))
     got, gain = np.zeros((problem.jobs, len(columns))), np.zeros(len(columns))
     for c, (k, members, gpus) in enumerate(columns):

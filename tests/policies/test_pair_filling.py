@@ -25,8 +25,9 @@ def leximin(problem: Problem, pairs: PairRates, unit: Float) -> Float:
     for k in range(problem.types):
         for i, j in combinations(range(problem.jobs), 2):
             a, b = pairs.model[i], pairs.model[j]
-            if a >= 0 and b >= 0 and pairs.rate[a, b, k] > 0 and pairs.rate[b, a, k] > 0:
-                columns.append((k, ((i, pairs.rate[a, b, k]), (j, pairs.rate[b, a, k])), 1))
+            alike = problem.gpus[i] == problem.gpus[j]
+            if alike and a >= 0 and b >= 0 and pairs.rate[a, b, k] > 0 and pairs.rate[b, a, k] > 0:
+                columns.append((k, ((i, pairs.rate[a, b, k]), (j, pairs.rate[b, a, k])), problem.gpus[i]))
     time = np.zeros((problem.jobs + problem.types, len(columns) + 1))
     got = np.zeros((problem.jobs, len(columns)))
     for c, (k, members, gpus) in enumerate(columns):

@@ -27,9 +27,15 @@ def textbook(problem: Problem, pairs: PairRates, value: Float, spent: Float) -> 
                 columns.append((k, [j], gain, problem.gpus[j]))
         for i, j in combinations(range(problem.jobs), 2):
             a, b = pairs.model[i], pairs.model[j]
-            if a >= 0 and b >= 0 and pairs.rate[a, b, k] > 0 and problem.rate[i, k] > 0 and problem.rate[j, k] > 0:
-                gain = value[i, k] * pairs.rate[a, b, k] + value[j, k] * pairs.rate[b, a, k] - spent[k]
-                columns.append((k, [i, j], gain, 1.0))
+            gpus = problem.gpus[i]
+            if (
+                gpus == problem.gpus[j]
+                and pairs.rate[a, b, k] > 0
+                and problem.rate[i, k] > 0
+                and problem.rate[j, k] > 0
+            ):
+                gain = value[i, k] * pairs.rate[a, b, k] + value[j, k] * pairs.rate[b, a, k] - gpus * spent[k]
+                columns.append((k, [i, j], gain, gpus))
     matrix = np.zeros((problem.jobs + problem.types, len(columns)))
     for c, (k, jobs, _, gpus) in enumerate(columns):
         matrix[jobs, c] = 1.0

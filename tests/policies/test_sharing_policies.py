@@ -35,12 +35,12 @@ BOOK = ProfileBook.of(
 )
 
 
-def run(policy: str) -> tuple[list[tuple[float, Record]], float, float]:
-    """The log, the first objective, and the mean JCT of six jobs on two GPUs."""
-    apps = [app(f"a{j}", [job(4000.0 + 300 * j, model=("one", "two")[j % 2])]) for j in range(6)]
+def run(policy: str, size: int = 1) -> tuple[list[tuple[float, Record]], float, float]:
+    """The log, the first objective, and the mean JCT of six jobs in gangs of one size on GPUs for two."""
+    apps = [app(f"a{j}", [job((4000.0 + 300 * j) * size, size, model=("one", "two")[j % 2])]) for j in range(6)]
     simulation = Simulation(
         workload=Workload(name="w", apps=tuple(apps)),
-        cluster=machines(2),
+        cluster=machines(2 * size),
         book=BOOK,
         policy_name=policy,
         policy=make_policy(policy),
@@ -60,6 +60,36 @@ def test_sharing_raises_the_objective_and_lowers_the_mean_jct() -> None:
     assert paired == pytest.approx(1.6 * 2 / 6), "four of six jobs run at a time, each at 0.8 of its speed"
     assert fast < slow
     assert {r.seat for _, r in log if isinstance(r, Grant)} == {0, 1}
+
+
+SHARING = {
+    "max_min_fairness": 2,
+    "max_min_water_filling": 2,
+    "makespan": 1,
+    "finish_time_fairness": 1,
+    "max_throughput": 1,
+}
+"""How many times as much an objective counts gangs of two."""
+
+
+@pytest.mark.parametrize("policy", SHARING)
+def test_gangs_of_one_size_share_as_single_gpus_do(policy: str) -> None:
+    _, single, one = run(f"{policy}:sharing=true")
+    log, gangs, two = run(f"{policy}:sharing=true", size=2)
+    assert two == pytest.approx(one, rel=1e-6)
+    assert gangs == pytest.approx(single * SHARING[policy], rel=1e-6)
+    grants = [r for _, r in log if isinstance(r, Grant)]
+    assert {r.seat for r in grants} == {0, 1}
+    assert {len(r.gpus) for r in grants} == {2}
+
+
+def test_gangs_of_unequal_size_never_share() -> None:
+    """A job of one GPU and a gang of two on two GPUs: each runs alone."""
+    apps = [app(f"a{j}", [job(900.0, 1 + j % 2, model="one")]) for j in range(2)]
+    s = snapshots.take(state_at(machines(2), apps, book=BOOK))
+    answer = make_policy("max_min_fairness:sharing=true")(s, Workbench()).answer
+    assert isinstance(answer, TimeShare)
+    assert (answer.combos[:, 1] == -1).all()
 
 
 @pytest.mark.parametrize("policy", ["makespan", "finish_time_fairness"])
@@ -108,7 +138,7 @@ def textbook(s: Snapshot, problem: Problem, need: Float) -> float:
         for i, j in combinations(range(jobs), 2):
             a, b = pairs.model[i], pairs.model[j]
             if a >= 0 and b >= 0 and pairs.rate[a, b, k] > 0:
-                columns.append((k, ((i, pairs.rate[a, b, k]), (j, pairs.rate[b, a, k])), 1))
+                columns.append((k, ((i, pairs.rate[a, b, k]), (j, pairs.rate[b, a, k])), problem.gpus[i]))
     matrix = np.zeros((2 * jobs + problem.types, len(columns) + 1))
     for c, (k, members, gpus) in enumerate(columns):
         matrix[2 * jobs + k, c] = gpus

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from themis.core.learning import Measured
@@ -39,3 +41,14 @@ def test_measurements_are_smoothed_and_counted_in_steps_of_the_model() -> None:
     measured.take(at(Locality.SLOT, 5.0), step_scale=2.0)
     measured.take(at(Locality.SLOT, 10.0), step_scale=2.0)
     assert list(measured.rates.values()) == [pytest.approx(0.8 * 10 + 0.2 * 20)]
+
+
+@pytest.mark.parametrize("sizes", [(4,), (4, 1), (1, 4)])
+def test_a_share_beside_a_partner_is_of_the_speed_of_a_gang_of_that_size_alone(sizes: tuple[int, ...]) -> None:
+    """A gang of 4 that does 3 of its 4 steps/s keeps 0.75, and 0.5 on one GPU counts more."""
+    measured = Measured()
+    for gpus in sizes:
+        rate = 3.0 if gpus == 4 else 0.5
+        measured.take(replace(at(Locality.SLOT, rate, gpus), partner="other"))
+    profile = measured.corrected(linear("new", 1.0))
+    assert profile.share_beside("k80", 0, ("other", 0)) == pytest.approx(0.5 if 1 in sizes else 0.75)

@@ -87,7 +87,7 @@ class Measured:
         Slowdowns of unmeasured localities stay, raised where a better locality turned out slower. A GPU
         type's curve goes through the measured gangs, each taken to its best locality; gangs that were not measured are
         taken to be as much faster or slower than believed as those that were. A share beside a partner is the rate
-        there over that alone; 0 says that the two do not fit on one GPU.
+        there over that alone, of the smallest gang that was measured; 0 says that the two do not fit on a GPU.
         """
         slow = list(profile.slowdown)
         for level, value in self.slowdowns(profile.name).items():
@@ -95,10 +95,10 @@ class Measured:
         for wider in range(1, len(slow)):
             slow[wider] = max(slow[wider], slow[wider - 1])
         points: dict[tuple[str, int], dict[int, float]] = {}
-        pairs: dict[tuple[str, int, str, int], float] = {}
+        pairs: dict[tuple[str, int, str, int], tuple[int, float]] = {}
         for (model, batch, kind, gpus, partner, size, place), rate in sorted(self.rates.items(), reverse=True):
             if model == profile.name and partner:
-                pairs[kind, batch, partner, size] = rate * slow[place]
+                pairs[kind, batch, partner, size] = gpus, rate * slow[place]
             elif model == profile.name:
                 # Best localities come last and win.
                 points.setdefault((kind, batch), {})[gpus] = rate * slow[place]
@@ -112,10 +112,10 @@ class Measured:
             barred=profile.barred - points.keys(),
         )
         beside = dict(profile.beside)
-        for (kind, batch, partner, size), rate in pairs.items():
+        for (kind, batch, partner, size), (gpus, rate) in pairs.items():
             curve = found.curve(kind, batch)
             if curve is not None:
-                beside[kind, batch, partner, size] = rate / float(curve.at(np.array(1)))
+                beside[kind, batch, partner, size] = rate / float(curve.at(np.array(gpus)))
         return replace(found, beside=beside)
 
 

@@ -1,6 +1,7 @@
-"""Space sharing for Gavel's policies (§3.1): time shares of jobs and of pairs of single-GPU jobs on one GPU.
+"""Space sharing for Gavel's policies (§3.1): time shares of jobs and of pairs of jobs on the GPUs of one gang.
 
-Which pairs can share, and how fast, is what profiles say of the jobs as they train now (``Profile.beside``).
+Which pairs can share, and how fast, is what profiles say of the jobs as they train now (``Profile.beside``). Gangs share with
+gangs of their size, and keep the share of their speed that profiles give for one GPU.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class PairPolicy(SharePolicy):
 
     Attributes
     ----------
-    sharing : two single-GPU jobs may share a GPU where profiles know their speeds in pairs (§3.1).
+    sharing : two jobs with gangs of one size may share GPUs where profiles know their speeds in pairs (§3.1).
     """
 
     sharing: bool = False
@@ -66,21 +67,25 @@ class PairPolicy(SharePolicy):
 
 
 def pair_rates(s: Snapshot, problem: Problem) -> PairRates:
-    """Rates of pairs of configurations, in the problem's reference GPUs; gangs and unpaired ones never share."""
-    here = set(s.job_config.tolist())
-    known = [
-        (one, other, k, share) for (one, other, k), share in s.speeds.beside.items() if one in here and other in here
-    ]
-    # A row for each configuration that is in some pair: models without measured pairs take no room.
-    configs = sorted({one for one, *_ in known} & {other for _, other, *_ in known})
-    row = {c: m for m, c in enumerate(configs)}
-    rate = np.zeros((len(configs), len(configs), problem.types))
-    for one, other, k, share in known:
-        if one in row and other in row:
-            rate[row[one], row[other], k] = share * s.speeds.scale[one, k, 1]
-    rate = np.where((rate > 0) & (rate.transpose(1, 0, 2) > 0), rate, 0.0)
-    model = np.array([row.get(c, NONE) for c in s.job_config.tolist()], dtype=np.int64)
-    return PairRates(model=np.where(problem.gpus == 1, model, NONE), rate=rate)
+    """Rates of pairs of configurations in gangs of one size, in the problem's reference GPUs; unpaired ones never share."""
+    beside, here = s.speeds.beside, set(s.job_config.tolist())
+    known = [(one, other, k) for one, other, k in beside if (other, one, k) in beside and {one, other} <= here]
+    configs = np.unique(np.array([one for one, *_ in known], dtype=np.int64))
+    share = np.zeros((len(configs), len(configs), problem.types))
+    if known:
+        one, other, k = np.array(known).T
+        at = np.searchsorted(configs, one), np.searchsorted(configs, other), k
+        share[at] = [beside[pair] for pair in known]
+    # A row for each configuration and size that may be in a pair: models without measured pairs take no room.
+    paired = np.flatnonzero(np.isin(s.job_config, configs))
+    rows, of = np.unique(np.column_stack([s.job_config, problem.gpus])[paired], axis=0, return_inverse=True)
+    alone = np.zeros((len(rows), problem.types))
+    np.maximum.at(alone, of.reshape(-1), problem.rate[paired])
+    config, size = np.searchsorted(configs, rows[:, 0]), rows[:, 1]
+    rate = share[np.ix_(config, config)] * alone[:, None, :] * (size[:, None] == size)[:, :, None]
+    model = np.full(problem.jobs, NONE)
+    model[paired] = of.reshape(-1)
+    return PairRates(model=model, rate=np.where((rate > 0) & (rate.transpose(1, 0, 2) > 0), rate, 0.0))
 
 
 def shared_total(

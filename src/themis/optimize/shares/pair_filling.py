@@ -263,13 +263,13 @@ def _fastest_left(problem: Problem, pairs: PairRates, proof: _Proof, at: Int) ->
     model, gpus, worth, time = pairs.model[first], problem.gpus[first].astype(np.float64), prices.worth, prices.time
     alone, best = problem.rate[first], _fastest_alone(problem, proof, at)
     for k in range(problem.types):
-        may, table = np.flatnonzero((gpus == 1) & (model >= 0) & (alone[:, k] > 0)), pairs.rate[:, :, k]
+        may, table = np.flatnonzero((model >= 0) & (alone[:, k] > 0)), pairs.rate[:, :, k]
         mine = np.intersect1d(at, may)
         for some in np.split(mine, range(_BLOCK, len(mine), _BLOCK)):
             forth, back = table[np.ix_(model[some], model[may])], table[np.ix_(model[may], model[some])].T
             gain = worth[some][:, None] * forth + worth[may][None, :] * back
-            cost = time[some][:, None] + time[may][None, :] + prices.gpu[k]
-            left = ~too_dear(gain, cost, _DEAR) & (back > 0)
+            cost = time[some][:, None] + time[may][None, :] + gpus[some][:, None] * prices.gpu[k]
+            left = ~too_dear(gain, cost, _DEAR) & (back > 0) & (gpus[some][:, None] == gpus[may])
             left &= (some[:, None] != may[None, :]) | (count[some] > 1)[:, None]
             best[some] = np.maximum(best[some], np.where(left, forth, 0.0).max(axis=1, initial=0.0))
     return best

@@ -1,4 +1,4 @@
-"""Space sharing: pairs of single-GPU jobs that run on one GPU together. Gavel §3.1.
+"""Space sharing: pairs of jobs with gangs of one size that run on the same GPUs. Gavel §3.1.
 
 Of n jobs there are n(n+1)/2 combinations; hardly any is in an optimum. Combinations are generated: the program begins
 with jobs alone, its prices say what a pair would have to be worth, and the best pairs enter until none is worth its
@@ -59,12 +59,13 @@ _ROUNDS, _STEPS = 400, 60
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PairRates:
-    """Measured rates of models that share a GPU.
+    """Measured rates of models that share GPUs.
 
     Attributes
     ----------
-    model : Int[J], each job's model, or -1 for jobs that never share (gangs, models that were not measured).
-    rate : Float[A, A, K], steps/s of a job of the first model while one of the second runs on the same GPU; 0 = they cannot.
+    model : Int[J], each job's model, or -1 for jobs that never share (models that were not measured). Jobs of one model have as
+        many GPUs, if that changes their rates; gangs of unequal size never share, whatever the rates are.
+    rate : Float[A, A, K], steps/s of a job of the first model while one of the second runs on the same GPUs; 0 = they cannot.
     """
 
     model: Int
@@ -78,7 +79,7 @@ class PairRates:
                 "expected a square of as many models as there are."
             )
         if not np.isfinite(self.rate).all() or (self.rate < 0).any():
-            raise InputError("a rate of a pair is not a number >= 0; 0 says that the two cannot share a GPU.")
+            raise InputError("a rate of a pair is not a number >= 0; 0 says that the two cannot share GPUs.")
 
     def only(self, rows: Int) -> PairRates:
         """Restriction to these jobs."""
@@ -275,7 +276,7 @@ class PairProgram:
     index: list[tuple[int, int, int]] = field(default_factory=list)
     known: set[tuple[int, int, int]] = field(default_factory=set)
     sharers: Int = field(init=False)
-    """Classes with jobs that may share a GPU."""
+    """Classes with jobs that may share GPUs."""
     partners: Partners = field(init=False)
     optimum: Optimum = field(init=False)
 
@@ -286,7 +287,7 @@ class PairProgram:
         self.program = ColumnProgram(low, high, interior=c > MANY)
         self.rough = self.rough if c > MANY else 0
         first = self.classes.first
-        self.sharers = np.flatnonzero((self.problem.gpus[first] == 1) & (self.pairs.model[first] >= 0))
+        self.sharers = np.flatnonzero(self.pairs.model[first] >= 0)
         lonely = self.classes.count[self.sharers] < 2
         self.partners = Partners.of(self.problem, self.pairs.model, self.pairs.rate, first[self.sharers], lonely)
 

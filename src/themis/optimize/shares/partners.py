@@ -1,7 +1,8 @@
 """Pairs of jobs that are worth more than their prices: all pairs on all types are compared as arrays.
 
-With prices of rates, time and GPUs a pair's surplus is what its two rates are worth less the time of the two and the GPU. Half of
-it belongs to each of the two, so the table of surpluses is one table and the same transposed.
+With prices of rates, time and GPUs a pair's surplus is what its two rates are worth less the time of the two and the GPUs, which
+both use: gangs pair with gangs of their size. Half of it belongs to each of the two, so the table of surpluses is one table and
+the same transposed.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class OpenPairs:
 
     Attributes
     ----------
-    job, other, kind : [E], places of the two, and the type. ``mine``, ``theirs`` : [E], their rates.
+    job, other, kind : [E], places of the two, and the type. ``mine``, ``theirs`` : [E], their rates. ``gpus`` : [E], of the gang.
     start : [G], the first pair of each job and type.
     """
 
@@ -49,24 +50,27 @@ class OpenPairs:
     kind: Int
     mine: Float
     theirs: Float
+    gpus: Float
     start: Int
 
     @classmethod
-    def of(cls, job: Int, other: Int, kind: Int, mine: Float, theirs: Float) -> OpenPairs:
+    def of(cls, job: Int, other: Int, kind: Int, mine: Float, theirs: Float, gpus: Float) -> OpenPairs:
         """Pairs that are ordered by type and job."""
         new = np.append(True, (np.diff(job) != 0) | (np.diff(kind) != 0))[: len(job)]
-        return cls(job=job, other=other, kind=kind, mine=mine, theirs=theirs, start=np.flatnonzero(new))
+        start = np.flatnonzero(new)
+        return cls(job=job, other=other, kind=kind, mine=mine, theirs=theirs, gpus=gpus, start=start)
 
     def without(self, gone: Bool) -> OpenPairs:
         """The same without some, [E]."""
         left = ~gone
-        return self.of(self.job[left], self.other[left], self.kind[left], self.mine[left], self.theirs[left])
+        mine, theirs, gpus = self.mine[left], self.theirs[left], self.gpus[left]
+        return self.of(self.job[left], self.other[left], self.kind[left], mine, theirs, gpus)
 
     def best(self, worth: Float, price: Float, time: Float) -> tuple[Float, Int]:
         """[G], what the best pair of each job and type is worth more than its price, and which of the pairs it is."""
         surplus = self.mine * worth[self.job, self.kind] - time[self.job]
         surplus += self.theirs * worth[self.other, self.kind] - time[self.other]
-        surplus -= price[self.kind]
+        surplus -= self.gpus * price[self.kind]
         if not len(self.start):
             return np.zeros(0), np.zeros(0, dtype=np.int64)
         most = np.maximum.reduceat(surplus, self.start)
@@ -77,21 +81,22 @@ class OpenPairs:
     def gain_and_cost(self, worth: Float, price: Float, time: Float) -> tuple[Float, Float]:
         """[E], worth and cost of each pair."""
         gain = self.mine * worth[self.job] + self.theirs * worth[self.other]
-        return gain, time[self.job] + time[self.other] + price[self.kind]
+        return gain, time[self.job] + time[self.other] + self.gpus * price[self.kind]
 
 
 @dataclass(slots=True)
 class Partners:
-    """Jobs that may share a GPU, and their rates next to each other.
+    """Jobs that may share GPUs, and their rates next to each other.
 
     Attributes
     ----------
-    rate : Float[R, K], of each job alone; where it is 0 the job does not run on the type, nor in a pair.
+    rate : Float[R, K], of each job alone; where it is 0 the job does not run on the type, nor in a pair. ``gpus`` : Float[R].
     model : Int[R], rows of the table of ``beside``, Float[A, A, K]. ``lonely`` : Bool[R], jobs that cannot pair with an
         equal job.
     """
 
     rate: Float
+    gpus: Float
     model: Int
     beside: Float
     lonely: Bool
@@ -103,7 +108,8 @@ class Partners:
     def of(cls, problem: Problem, model: Int, beside: Float, jobs: Int, lonely: Bool | None = None) -> Partners:
         """Partners of some jobs, with models ``model`` [J]; by default no job is its own partner."""
         alone = np.ones(len(jobs), dtype=bool) if lonely is None else lonely
-        return cls(rate=problem.rate[jobs], model=model[jobs], beside=beside, lonely=alone)
+        gpus = problem.gpus[jobs].astype(np.float64)
+        return cls(rate=problem.rate[jobs], gpus=gpus, model=model[jobs], beside=beside, lonely=alone)
 
     def best(self, worth: Float, price: Float, time: Float) -> tuple[set[tuple[int, int, int]], Float]:
         """Best partner of each job on each type, where the pair is worth more than its price.
@@ -132,7 +138,7 @@ class Partners:
                 mine = may[at : at + _BLOCK]
                 surplus = self._surplus(k, may, at, worth[:, k], time)
                 best = surplus.argmax(axis=1)
-                value = surplus[np.arange(len(mine)), best] - price[k]
+                value = surplus[np.arange(len(mine)), best] - self.gpus[mine] * price[k]
                 most[mine] = np.maximum(most[mine], value)
                 good = value > _WORTH_IT
                 first, second = mine[good], may[best[good]]
@@ -151,7 +157,7 @@ class Partners:
         for k, (forth, barred) in self._tables.items():
             may = np.flatnonzero(self.rate[:, k] > 0)
             gain = forth * worth[may, None]
-            cost = time[may, None] + time[may] + price[k]
+            cost = time[may, None] + time[may] + self.gpus[may, None] * price[k]
             barred |= too_dear(gain + gain.T, cost, part)
         self._list()
         return True
@@ -168,7 +174,7 @@ class Partners:
         for k in kinds:
             may, (forth, barred) = np.flatnonzero(self.rate[:, k] > 0), self._tables[k]
             a, b = np.nonzero(~barred)
-            parts.append((may[a], may[b], np.full(len(a), k), forth[a, b], forth[b, a]))
+            parts.append((may[a], may[b], np.full(len(a), k), forth[a, b], forth[b, a], self.gpus[may[a]]))
         self.open_ = OpenPairs.of(*(np.concatenate(column) for column in zip(*parts)))
         self._tables.clear()
 
@@ -197,7 +203,7 @@ class Partners:
         table, mine = self.beside[:, :, k], may[start:end]
         forth = table[np.ix_(self.model[mine], self.model[may])]
         back = table[np.ix_(self.model[may], self.model[mine])]
-        barred: Bool = (forth <= 0) | (back.T <= 0)
+        barred: Bool = (forth <= 0) | (back.T <= 0) | (self.gpus[mine, None] != self.gpus[may])
         own = np.flatnonzero(self.lonely[mine])
         barred[own, start + own] = True
         return forth, back, barred

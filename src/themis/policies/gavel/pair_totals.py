@@ -96,7 +96,7 @@ def priced_total(
     alone = value * rate - gpus[:, None] * spent
     scale = float(np.abs(alone).max(initial=0.0)) or 1.0
     value, spent, alone = value / scale, spent / scale, alone / scale
-    sharers = np.flatnonzero((gpus == 1) & (model >= 0))
+    sharers = np.flatnonzero(model >= 0)
     partners = Partners.of(problem, pairs.model, pairs.rate, first[sharers], count[sharers] < 2)
     rows = _Rows.of(problem, classes, low[first], high[first])
     program = ColumnProgram(rows.low, rows.high, interior=True)
@@ -110,7 +110,7 @@ def priced_total(
         more = np.array(fresh, dtype=np.int64)
         a, b, k = more.T
         forth, back = pairs.rate[model[a], model[b], k], pairs.rate[model[b], model[a], k]
-        gain = value[a, k] * forth + value[b, k] * back - spent[k]
+        gain = value[a, k] * forth + value[b, k] * back - gpus[a] * spent[k]
         program.add(gain, rows.matrix(more, forth, back))
         columns = np.vstack([columns, more])
         known.update(fresh)

@@ -65,7 +65,9 @@ def read_csv(path: Path) -> Throughputs:
                     f"{PLACEMENTS[0]} for a job that shares its GPU with a partner, or nothing: it is one GPU",
                 )
             if gpus != 1:
-                row.fail("gpus", "1 for a job that shares its GPU with a partner: only single-GPU jobs share a GPU")
+                row.fail(
+                    "gpus", "1 for a job that shares its GPU with a partner: gangs keep the same share of their speed"
+                )
             beside.setdefault(kind, {})[model, batch, partner, row.whole("partner_batch", 0)] = rate
             pairs.append(row)
         else:
