@@ -6,12 +6,12 @@ from pathlib import Path
 
 from fake import request, world
 
-from themis.client import themis_pb2 as pb
+from themis.schema import messages as schema
 from themis.service.api.submission import submit
 from themis.testing.builders import shared_book
 
 
-def of_flat(gpus: int) -> pb.SubmitRequest:
+def of_flat(gpus: int) -> schema.SubmitRequest:
     """A gang of a model that keeps 0.9 of its speed beside another."""
     asked = request(f"gang-of-{gpus}", gpus=(gpus, gpus), steps=1e4)
     asked.jobs[0].model = "flat"
