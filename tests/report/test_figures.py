@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +20,8 @@ from themis.report import figures, timeline
 from themis.report.compare import compare
 from themis.report.figures import draw, gpu_time, write_figures
 from themis.report.series import Series
-from themis.report.style import FILE, PAGE, Drawing, colour, dash, inline_svg, save
+from themis.report.sketch import Axis
+from themis.report.style import FILE, PAGE, Drawing, Reading, colour, dash, inline_svg, mark, panel, save
 
 NAMES = {
     "rho-reference",
@@ -130,7 +134,44 @@ def test_names_in_any_script_are_drawn_without_a_warning(tmp_path: Path) -> None
         figure.text(0.1, 0.1, "\u96c6\u7fa4")
         save(Drawing(name="x", title="\u96c6", figure=figure), tmp_path / f"x.{kind}", "")
     assert "\u96c6\u7fa4" in (tmp_path / "x.svg").read_text(encoding="utf-8")
-    assert "\u96c6\u7fa4" in inline_svg(Drawing(name="x", title="", figure=figure))
+    drawing, axis = panel("\u96c6", "", PAGE)
+    axis.set_xlabel("\u96c6\u7fa4")
+    assert "\u96c6\u7fa4" in inline_svg(drawing)
+
+
+def test_a_page_is_drawn_without_matplotlib() -> None:
+    code = "import sys; from themis.report import html, figures; print('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_marks_of_a_page_lie_where_their_values_are() -> None:
+    drawing, axis = panel("x", "", PAGE)
+    mark(
+        axis.step([0.0, 1.0, 3.0], [0.0, 0.5, 1.0], where="post", color="#123456", ls="-", lw=1, zorder=1)[0],
+        "p0",
+        PAGE,
+    )
+    axis.set_xlim(0, 4)
+    axis.set_ylim(0, 1)
+    drawing = replace(drawing, reads=(Reading(name="x"),))
+    root = ET.fromstring(inline_svg(drawing))
+    left, top, width, height = json.loads(root.attrib["data-axes"])[0]["box"]
+    [path] = next(g for g in root.iter("g") if g.get("data-series") == "p0").iter("path")
+    points = [tuple(map(float, point)) for point in re.findall(r"([\d.]+) ([\d.]+)", path.attrib["d"])]
+    for (x, y), (a, b) in zip(points, [(0, 0), (1, 0), (1, 0.5), (3, 0.5), (3, 1)], strict=True):
+        assert (x - left) / width * 4 == pytest.approx(a, abs=0.01)
+        assert 1 - (y - top) / height == pytest.approx(b, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "most", "texts"),
+    [(0, 1, 5, ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]), (0, 37, 4, ["0", "10", "20", "30"]), (-3, 3, 8, None)],
+)
+def test_ticks_are_round_and_within_the_limits(low: float, high: float, most: int, texts: list[str] | None) -> None:
+    found = Axis(most=most, limits=(low, high)).ticks()
+    assert all(low <= value <= high for value, _ in found)
+    assert 2 <= len(found) <= most + 1
+    assert texts is None or [text for _, text in found] == texts
 
 
 def test_names_of_files_hold_no_odd_characters(tmp_path: Path) -> None:

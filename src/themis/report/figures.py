@@ -13,9 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from themis.errors import InputError
 from themis.model.units import Float
@@ -25,6 +22,7 @@ from themis.report.forecast_accuracy import forecast_accuracy
 from themis.report.gantt import gantt
 from themis.report.intervals import Interval, t_interval
 from themis.report.result import RunMetrics
+from themis.report.sketch import Axes
 from themis.report.style import (
     CRASH,
     FILE,
@@ -34,13 +32,16 @@ from themis.report.style import (
     Drawing,
     Reading,
     Style,
+    canvas,
     colour,
     dash,
+    log_x,
     mark,
     panel,
     policy_key,
     save,
     shortened,
+    ticks,
     tidy,
 )
 from themis.report.timeline import contention, usage
@@ -137,14 +138,10 @@ def _scale_of(axis: Axes, x: Float, *, at_least: float) -> str:
     highest = max(float(x.max(initial=0.0)) * 1.03, at_least)
     if not len(x) or x.min() <= 0 or highest < 25 * np.median(x):
         axis.set_xlim(0, highest)
-        axis.xaxis.set_major_locator(MaxNLocator(6))
+        ticks(axis, "x", 6)
         return ""
-    axis.set_xscale("log")
+    log_x(axis)
     axis.set_xlim(float(x.min()) / 1.1, highest * 1.1)
-    axis.xaxis.set_major_locator(LogLocator(numticks=6))
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.xaxis.set_minor_formatter(NullFormatter())
-    axis.tick_params(which="minor", length=0)
     return ", log scale"
 
 
@@ -248,8 +245,7 @@ def _bars(
         x = _end_of(total) + 0.02 * highest
         axis.text(x, i, text, va="center", fontsize=8.5, color=style.ink)
     axis.set_xlim(0, max(highest * 1.2, 1e-9))
-    axis.xaxis.set_major_locator(MaxNLocator(5))
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    ticks(axis, "x", 5, text=lambda value: f"{value:,.6g}")
     _policies_down(axis, rows, style)
 
 
@@ -275,8 +271,7 @@ def users(groups: Sequence[tuple[str, RunMetrics]], style: Style) -> Drawing:
     most = sorted(by_user(groups[0][1]), key=lambda row: (-row.gpu_seconds, row.user))[:MOST_USERS]
     names = [row.user for row in most]
     height = 0.9 + max(len(names), 1) * max(0.32, 0.11 * len(groups) + 0.12)
-    figure = Figure(figsize=(WIDE, height), layout="constrained")
-    axes = figure.subplots(1, 2, sharey=True)
+    figure, axes = canvas(style, WIDE, height, columns=2, share_y=True)
     for axis, form, label in zip(axes, ("rho_reference", "rho_exact"), ("ρ, reference", "ρ, exact T_id")):
         for i, (_, run) in enumerate(groups):
             offset = (i - (len(groups) - 1) / 2) * 0.78 / len(groups)
@@ -294,7 +289,7 @@ def users(groups: Sequence[tuple[str, RunMetrics]], style: Style) -> Drawing:
                 mark(artist, f"p{i}", style)
         axis.axvline(1.0, color=style.ink, lw=0.8, ls=(0, (2, 2)), zorder=1)
         axis.set_xlim(0, max(axis.get_xlim()[1], 1.1))
-        axis.xaxis.set_major_locator(MaxNLocator(7))
+        ticks(axis, "x", 7)
         axis.set_xlabel(f"{label}: median (open) and worst (filled) of the user's apps")
         axis.set_ylim(len(names) - 0.4, -0.6)
         tidy(axis, style, grid="x")

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from themis.report.result import RunMetrics
-from themis.report.style import WIDE, Drawing, Style, colour, dash, policy_key, tidy
+from themis.report.style import WIDE, Drawing, Style, canvas, colour, dash, policy_key, tidy
 
 BINS = 10
 
 
 def forecast_accuracy(groups: Sequence[tuple[int, str, RunMetrics]], style: Style) -> Drawing:
     """Median error of forecast finishes and the band of four fifths of them; (place among all policies, label, run) each."""
-    figure = Figure(figsize=(WIDE, 3.1), layout="constrained")
-    axis = figure.subplots()
+    figure, (axis,) = canvas(style, WIDE, 3.1)
     edges = np.linspace(0.0, 1.0, BINS + 1)
     for i, _, run in groups:
         bins = np.clip(np.digitize(run.plans.life, edges) - 1, 0, BINS - 1)

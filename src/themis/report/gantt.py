@@ -6,16 +6,13 @@ import re
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from themis.model.units import Float, Int
 from themis.report.look.palette import APP_COLOURS
 from themis.report.result import RunMetrics
 from themis.report.series import Gantt
-from themis.report.style import WIDE, Drawing, Reading, Style, escape, inline_svg, mark, tidy
+from themis.report.sketch import Axes, escape
+from themis.report.style import WIDE, Drawing, Reading, Style, canvas, inline_svg, mark, ticks, tidy
 from themis.report.timeline import DAY, HOUR, since, time_unit
 
 MOST_RECTANGLES = 2500
@@ -28,8 +25,7 @@ ALL_PIXELS = 3_000_000
 
 def gantt(label: str, run: RunMetrics, style: Style, *, of: int = 1) -> Drawing:
     """GPUs over time, coloured by app; one of ``of`` that share a page."""
-    figure = Figure(figsize=(WIDE, min(1.1 + 0.1 * run.gpus, 5.2)), layout="constrained")
-    axis = figure.subplots()
+    figure, (axis,) = canvas(style, WIDE, min(1.1 + 0.1 * run.gpus, 5.2))
     start = run.gpus_in_use.start
     unit, name = time_unit(run.gpus_in_use.end - start)
     blocks = _blocks(run.gantt)
@@ -44,9 +40,8 @@ def gantt(label: str, run: RunMetrics, style: Style, *, of: int = 1) -> Drawing:
     axis.set_ylim(run.gpus, 0)
     axis.set_xlabel(since(name))
     axis.set_ylabel("GPU (number)")
-    axis.yaxis.set_major_locator(MaxNLocator(8, integer=True))
-    tidy(axis, style)
-    axis.grid(False)
+    ticks(axis, "y", 8, integer=True)
+    tidy(axis, style, grid="")
     title = f"GPUs by app under {label}, seed {run.seed}: a row a GPU, a colour an app (colours recur)"
     return Drawing(name=f"gantt-{label}", title=title, figure=figure, reads=(Reading(seconds=unit),))
 
@@ -85,11 +80,22 @@ def _blocks(g: Gantt) -> tuple[Int, Int, Int, Float, Float]:
 def _rectangles(axis: Axes, blocks: tuple[Int, Int, Int, Float, Float], zero: float, unit: float, style: Style) -> None:
     app, gpu, count, start, end = blocks
     left, right, top, bottom = (start - zero) / unit, (end - zero) / unit, gpu + 0.06, gpu + count - 0.06
-    corners = np.stack([left, top, right, top, right, bottom, left, bottom], axis=1).reshape(-1, 4, 2)
     for a in np.unique(app).tolist():
-        shapes = PolyCollection(list(corners[app == a]), facecolors=APP_COLOURS[a % len(APP_COLOURS)], lw=0, zorder=2)
-        mark(shapes, f"a{a}", style)
-        axis.add_collection(shapes)
+        own, paint = app == a, APP_COLOURS[a % len(APP_COLOURS)]
+        edges = (left[own], right[own], top[own], bottom[own])
+        mark(
+            axis.boxes(*edges, color=paint) if isinstance(axis, Axes) else _polygons(axis, *edges, paint),
+            f"a{a}",
+            style,
+        )
+
+
+def _polygons(axis: Any, left: Float, right: Float, top: Float, bottom: Float, paint: str) -> Any:
+    """`Axes.boxes` for a file."""
+    from matplotlib.collections import PolyCollection
+
+    corners = np.stack([left, top, right, top, right, bottom, left, bottom], axis=1).reshape(-1, 4, 2)
+    return axis.add_collection(PolyCollection(list(corners), facecolors=paint, lw=0, zorder=2))
 
 
 def _raster(run: RunMetrics, zero: float, pixels: tuple[int, int] = PIXELS) -> tuple[Any, float]:

@@ -2,30 +2,24 @@
 
 Colours are safe for colour-blind readers (Okabe and Ito; Tol's muted set for apps). In a page, text, lines and policies
 are drawn in stand-in colours that become CSS variables, so one figure serves light and dark pages; in a file they are
-real colours, and the figure carries its own title, legend and caption. Equal runs give equal bytes.
+real colours, and the figure carries its own title, legend and caption. Equal runs give equal bytes. A page's figures are sketches,
+a file's are matplotlib's, which is loaded for files only; both are drawn by the same calls.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import textwrap
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import matplotlib
-from matplotlib.artist import Artist
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import ScalarFormatter
-
 from themis.report.look.palette import APP_COLOURS, POLICY_COLOURS
+from themis.report.sketch import Axes, Mark, Sketch, escape
 
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)))
 CSS_DASHES = ("none", "6 2", "2 2")
@@ -79,13 +73,14 @@ class Drawing:
     Attributes
     ----------
     name : of its file and its place in the page. ``title`` : what it shows, in one line.
+    figure : a `Sketch` for a page, a figure of matplotlib for a file.
     key : its legend, (text, colour, dash) each; empty where the axes name everything.
     reads : values under a page's pointer, one for each pair of axes; empty without values.
     """
 
     name: str
     title: str
-    figure: Figure
+    figure: Any
     key: tuple[tuple[str, str, Any], ...] = ()
     reads: tuple[Reading, ...] = ()
 
@@ -105,7 +100,7 @@ def policy_key(labels: Sequence[str]) -> tuple[tuple[str, str, Any], ...]:
     return tuple((label, colour(i), dash(i)) for i, label in enumerate(labels))
 
 
-def mark(artist: Artist, series: str, style: Style, note: str = "") -> None:
+def mark(artist: Mark, series: str, style: Style, note: str = "") -> None:
     """Mark the series of a drawn element, so that a page can highlight or hide it in all figures.
 
     Parameters
@@ -121,16 +116,34 @@ def shortened(label: str, most: int = 26) -> str:
     return label if len(label) <= most else label[: most - 1] + "…"
 
 
+def canvas(
+    style: Style, width: float, height: float, *, rows: int = 1, columns: int = 1, share_y: bool = False
+) -> tuple[Any, list[Axes]]:
+    """A figure of so many inches and its axes: a `Sketch`, or a figure of matplotlib for a file. Rows share x."""
+    if not style.alone:
+        sketch = Sketch(72 * width, 72 * height, rows, columns)
+        return sketch, sketch.axes
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots(rows, columns, sharex=rows > 1, sharey=share_y, squeeze=False)
+    return figure, axes.ravel().tolist()
+
+
 def panel(name: str, title: str, style: Style, *, height: float = 2.95) -> tuple[Drawing, Axes]:
     """A narrow figure of one pair of axes."""
-    figure = Figure(figsize=(NARROW, height), layout="constrained")
-    axis = figure.subplots()
+    figure, (axis,) = canvas(style, NARROW, height)
     tidy(axis, style)
     return Drawing(name=name, title=title, figure=figure), axis
 
 
-def tidy(axis: Axes, style: Style, *, grid: Literal["x", "y"] = "y") -> None:
+def tidy(axis: Any, style: Style, *, grid: Literal["x", "y", ""] = "y") -> None:
     """The look of all axes: a baseline, a faint grid, small labels."""
+    if isinstance(axis, Axes):
+        axis.ink, axis.faint, axis.grid = style.ink, style.faint, grid
+        return
+    from matplotlib.ticker import ScalarFormatter
+
     for side, spine in axis.spines.items():
         spine.set_visible(side == "bottom")
         spine.set_color(style.faint)
@@ -141,7 +154,8 @@ def tidy(axis: Axes, style: Style, *, grid: Literal["x", "y"] = "y") -> None:
     axis.yaxis.label.set_fontsize(9)
     axis.title.set_color(style.ink)
     axis.grid(False)
-    axis.grid(axis=grid, color=style.faint, lw=0.7, zorder=0)
+    if grid:
+        axis.grid(axis=grid, color=style.faint, lw=0.7, zorder=0)
     axis.set_axisbelow(True)
     axis.patch.set_visible(False)
     for formatter in (axis.xaxis.get_major_formatter(), axis.yaxis.get_major_formatter()):
@@ -149,26 +163,41 @@ def tidy(axis: Axes, style: Style, *, grid: Literal["x", "y"] = "y") -> None:
             formatter.set_useOffset(False)
 
 
+def ticks(
+    axis: Any, which: Literal["x", "y"], most: int, *, integer: bool = False, text: Callable[[float], str] | None = None
+) -> None:
+    """At most this many round values on an axis of linear scale."""
+    if isinstance(axis, Axes):
+        scale = axis.x if which == "x" else axis.y
+        scale.most, scale.integer, scale.text = most, integer, text
+        return
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    of = axis.xaxis if which == "x" else axis.yaxis
+    of.set_major_locator(MaxNLocator(most, integer=integer))
+    if text is not None:
+        of.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
+
+
+def log_x(axis: Any) -> None:
+    """Powers of ten on the x axis."""
+    axis.set_xscale("log")
+    if isinstance(axis, Axes):
+        return
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.xaxis.set_major_locator(LogLocator(numticks=6))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.xaxis.set_minor_formatter(NullFormatter())
+    axis.tick_params(which="minor", length=0)
+
+
 # ---- into a page ---------------------------------------------------------------------------------------------------
 
 
 def inline_svg(drawing: Drawing) -> str:
-    """The figure as an <svg> element for an HTML page: no prolog, no namespaces, colours as CSS variables."""
-    figure = drawing.figure
-    figure.patch.set_visible(False)
-    for axis in figure.axes:
-        axis.xaxis.set_gid("xaxis")
-    out = io.StringIO()
-    with _svg_context(drawing.name), _any_script():
-        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    text = out.getvalue()
-    text = text[text.index("<svg") :]
-    # A style within an inline SVG would apply to the whole page.
-    text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", text, flags=re.DOTALL)
-    text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text)
-    text = re.sub(r"font-family: [^;\"]*", "font-family: var(--font)", text)
-    text = re.sub(r"(font: [^;\"]*?px) '[^;\"]*", r"\1 var(--font)", text)
-    text = re.sub(r' (?:d|x|y|transform|points)="[^"]*"', lambda m: re.sub(r"(\.\d\d)\d+", r"\1", m[0]), text)
+    """The figure as an <svg> element for an HTML page, colours as CSS variables."""
+    text = drawing.figure.svg(re.sub(r"[^A-Za-z0-9_-]+", "-", drawing.name))
     for stand_in, variable in _VARIABLES.items():
         text = text.replace(stand_in, variable)
     text = text.replace('<g id="xaxis">', '<g data-xaxis="">')
@@ -186,11 +215,9 @@ def _axes(drawing: Drawing) -> str:
     """Positions of the axes in the drawn figure, and the values on them, for ``report/look/figures.js``."""
     if not drawing.reads:
         return ""
-    width, height = (72 * inches for inches in drawing.figure.get_size_inches())
     found = []
     for axis, reads in zip(drawing.figure.axes, drawing.reads, strict=True):
-        at = axis.get_position()
-        box = (at.x0 * width, (1 - at.y1) * height, at.width * width, at.height * height)
+        box = axis.box
         found.append(
             {
                 "box": [round(float(v), 2) for v in box],
@@ -207,6 +234,8 @@ def _axes(drawing: Drawing) -> str:
 
 
 def _svg_context(name: str) -> AbstractContextManager[None]:
+    import matplotlib
+
     # A salt for each figure keeps the ids of figures on one page apart; text stays text.
     return matplotlib.rc_context({"svg.hashsalt": f"themis-{name}", "svg.fonttype": "none"})
 
@@ -219,16 +248,13 @@ def _any_script() -> Iterator[None]:
         yield
 
 
-def escape(text: str) -> str:
-    """Text for XML, also within quotes."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
-
-
 # ---- into a file ---------------------------------------------------------------------------------------------------
 
 
 def save(drawing: Drawing, path: Path, caption: str) -> None:
     """Write the figure with its title, legend and caption; the name's ending, .svg or .png, is the format."""
+    from matplotlib.lines import Line2D
+
     figure, style = drawing.figure, FILE
     figure.patch.set_facecolor(style.paper)
     narrow = figure.get_figwidth() < WIDE / 2

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from themis.model.units import Float
 from themis.report.result import RunMetrics
 from themis.report.series import Series
-from themis.report.style import WIDE, Drawing, Reading, Style, colour, dash, mark, policy_key, tidy
+from themis.report.sketch import Axes
+from themis.report.style import WIDE, Drawing, Reading, Style, canvas, colour, dash, mark, policy_key, ticks, tidy
 
 HOUR, DAY = 3600.0, 86400.0
 MOST_STEPS = 380
@@ -25,8 +23,7 @@ def time_unit(span: float) -> tuple[float, str]:
 
 def contention(groups: Sequence[tuple[str, RunMetrics]], style: Style) -> Drawing:
     """Demand over capacity, and apps in the system, over time; a line a policy."""
-    figure = Figure(figsize=(WIDE, 4.1), layout="constrained")
-    rows = figure.subplots(2, 1, sharex=True)
+    figure, rows = canvas(style, WIDE, 4.1, rows=2)
     unit, name = _unit_of(groups)
     steps = MOST_STEPS if len(groups) <= 4 else MOST_STEPS // 2  # many lines over each other are read by their trend
     for i, (_, run) in enumerate(groups):
@@ -44,9 +41,9 @@ def contention(groups: Sequence[tuple[str, RunMetrics]], style: Style) -> Drawin
     for axis in rows:
         axis.margins(x=0)
         axis.set_ylim(bottom=0)
-        axis.yaxis.set_major_locator(MaxNLocator(4))
+        ticks(axis, "y", 4)
         tidy(axis, style)
-    rows[1].yaxis.set_major_locator(MaxNLocator(4, integer=True))
+    ticks(rows[1], "y", 4, integer=True)
     title = "Contention over time: GPUs that the apps in the system could use over GPUs in service; apps in the system"
     reads = tuple(
         Reading(name=since(name), value=value, seconds=unit) for value in ("demand / capacity", "apps in the system")
@@ -57,8 +54,7 @@ def contention(groups: Sequence[tuple[str, RunMetrics]], style: Style) -> Drawin
 
 def usage(groups: Sequence[tuple[str, RunMetrics]], style: Style) -> Drawing:
     """GPUs in use over time, those in restart darker; one row a policy."""
-    figure = Figure(figsize=(WIDE, 0.55 + 1.15 * len(groups)), layout="constrained")
-    rows = figure.subplots(len(groups), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    figure, rows = canvas(style, WIDE, 0.55 + 1.15 * len(groups), rows=len(groups), share_y=True)
     unit, name = _unit_of(groups)
     for i, (axis, (label, run)) in enumerate(zip(rows, groups)):
         zero = run.gpus_in_use.start
@@ -72,7 +68,7 @@ def usage(groups: Sequence[tuple[str, RunMetrics]], style: Style) -> Drawing:
         edges, value = rebin(run.gpus_in_service, MOST_STEPS)
         line = axis.stairs(value, (edges - zero) / unit, baseline=None, color=style.ink, lw=0.8, ls=(0, (4, 2)))
         mark(line, f"p{i}", style, "in service")
-        axis.yaxis.set_major_locator(MaxNLocator(3, integer=True))
+        ticks(axis, "y", 3, integer=True)
         axis.set_title(label, loc="left", fontsize=9, fontweight="bold", pad=3, color=style.ink)
         axis.margins(x=0)
         axis.set_ylim(bottom=0)

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from scipy.special import ndtr
 
 from themis.errors import InputError
 from themis.model.speed import ProfileBook
@@ -108,6 +107,8 @@ class _Paper:
         """GPU-seconds and number of jobs of each app."""
         size, other = stream(seed, "service").normal(size=count), stream(seed, "jobs").normal(size=count)
         mixed = self.correlation * size + np.sqrt(1.0 - self.correlation**2) * other
+        from scipy.special import ndtr  # takes longer to load than everything else here
+
         jobs = np.rint(self.jobs_per_app.smooth(ndtr(mixed))).astype(np.int64)
         return SERVICE.smooth(ndtr(size)) * self.scale, np.maximum(jobs, 1)
 

@@ -304,8 +304,8 @@ def _orders(problem: WinnerProblem, rows: Ints, last: Ints) -> list[Ints]:
     return [*orders, np.lexsort((last, -largest, racked, loose))] if racked.any() and not racked.all() else orders
 
 
-def repair(problem: WinnerProblem, priced: PricedRows, pick: Ints) -> Builder:
-    """A packable choice near `pick` (rows of the problem).
+def repair(problem: WinnerProblem, priced: PricedRows, pick: Ints, banned: int = -1) -> Builder:
+    """A packable choice near `pick` (rows of the problem) that gives nothing to the bidder `banned`.
 
     Among gangs of one size those choose first that would lose most by taking a row that needs no slots. The best result over all
     orders is returned.
@@ -318,7 +318,7 @@ def repair(problem: WinnerProblem, priced: PricedRows, pick: Ints) -> Builder:
     for order in _orders(problem, pick, -regret):
         builder = Builder(problem)
         _choose(builder, priced, pick[order])
-        improve(builder, np.arange(problem.row.size))
+        improve(builder, np.arange(problem.row.size), banned)
         made.append(builder)
     return max(made, key=Builder.worth)
 

@@ -181,11 +181,11 @@ class Solver:
         low = int(self.problem.score[rows].sum())
         return Found(rows=rows, low=low, high=max(low, high), method="prices" if self.priced else "table")
 
-    def _repaired(self, pick: Ints, high: int) -> Found | None:
+    def _repaired(self, pick: Ints, high: int, banned: int = -1) -> Found | None:
         """A packable choice near `pick`, where the tables are too coarse to do better."""
         if not self.priced:
             return None
-        builder = repair(self.problem, self.priced, pick)
+        builder = repair(self.problem, self.priced, pick, banned)
         rows = builder.rows()
         low = int(self.problem.score[rows].sum())
         places = builder.places(self.packer.gangs(rows))
@@ -326,6 +326,12 @@ class Solver:
             return Found(rows=[], low=0, high=0, method="search")
         if self._exhausted:
             return self._bounded(table, known, without)
+        if table is not None and without >= 0:
+            pick = table.trace()
+            near = self._repaired(pick[pick >= 0], table.best(), without)
+            if near is not None and self._settled(near):
+                return near
+            known = near.rows if near is not None and near.low > self._worth(known) else known
         if table is not None and self.searching and not self.huge:
             seen = search.search(problem, self.packer, table, leaves=self.limits.leaves, known=known)
             self.nodes += seen.nodes
