@@ -52,7 +52,7 @@ def test_a_large_contested_auction_takes_few_programs_and_its_mended_payments_ar
     assert (out.row == exact.row).all()
     assert (out.kept_low - 1e-8 <= exact.kept).all()
     assert (exact.kept <= out.kept_high + 1e-8).all()
-    assert abs(out.kept - exact.kept).mean() < 0.002
+    assert abs(out.kept - exact.kept).mean() < 0.005
 
 
 @pytest.mark.parametrize("seed", range(6))

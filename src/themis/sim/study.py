@@ -89,7 +89,7 @@ class Results:
         from themis.report.figures import draw
         from themis.report.style import FILE
 
-        found = {drawing.name: drawing.figure for drawing in draw(compare(self.runs), FILE)}
+        found: dict[str, Figure] = {drawing.name: drawing.figure for drawing in draw(compare(self.runs), FILE)}
         if (name or next(iter(found))) not in found:
             raise UnknownName("figure", name, found)
         return found[name or next(iter(found))]

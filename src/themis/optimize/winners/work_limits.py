@@ -50,7 +50,7 @@ class Limits:
     wide: int = 12_000
     leaves: int = 300
     packing: int = 1_000
-    work: int = 1_000_000
+    work: int = 1_600_000
     nodes: int = 100_000
     seconds: float = math.inf
     allow_gap: bool = False
