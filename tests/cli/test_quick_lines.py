@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 import pytest
 from command import Command
 
-from themis.cli import overview_verb
-from themis.cli.parse import arguments
-from themis.cli.root import app
-from themis.cli.start import LIGHT
+from themis.cli import overview_verb, verb_help
+from themis.cli.parse import arguments, kinds_of
+from themis.cli.table import GROUPS, VERBS, name_of, verb_of
 from themis.cli.typed import Verbs
 
 LINES = (
@@ -34,6 +32,19 @@ LINES = (
     "nodes",
     "share -v",
     "share --home there",
+    "up --gpus 8 -p drf --set lease=2m --set tick=1s --leave-jobs --port 0",
+    "set lease=5m policy=drf -o json",
+    "set --reload",
+    "user add bob --admin",
+    "user list -w",
+    "audit --limit 5",
+    "usage --since 30d --by user",
+    "simulate -w demo -p themis --seeds 0-4 -o out",
+    "compare a b --anyway",
+    "trace describe x.csv -c 8x4",
+    "profiles from-run out --name lab",
+    "forecast evaluate x --points 5",
+    "check a.yaml b.yaml",
 )
 LEFT = (
     "queue --mee",
@@ -46,22 +57,26 @@ LEFT = (
     "best x -l 0",
     "cancel",
     "queue -h",
+    "audit --limit 5000",
+    "simulate --no-report",
+    "up --gpus many",
 )
 """Lines that typer must read: it knows what is wrong with them."""
 
 
-def quick(verb: str) -> Callable[..., None]:
-    found: Callable[..., None] = getattr(import_module(f"themis.cli.{LIGHT[verb]}"), verb)
-    return found
+def split(line: str) -> tuple[Callable[..., None], list[str]]:
+    """The verb's function and the rest of a line."""
+    words = line.split()
+    name = name_of(words)
+    return verb_of(name), words[len(name.split()) :]
 
 
 @pytest.mark.parametrize("line", LINES)
 def test_a_line_means_the_same_to_typer(line: str) -> None:
-    verb, *words = line.split()
-    found = arguments(quick(verb), words)
+    function, words = split(line)
+    found = arguments(function, words)
     assert found is not None
     seen: list[dict[str, Any]] = []
-    function = quick(verb)
     group = Verbs()
     group.command()(_recording(function, seen))
     group(args=words, standalone_mode=False)
@@ -83,13 +98,16 @@ def _recording(function: Callable[..., None], seen: list[dict[str, Any]]) -> Cal
 
 @pytest.mark.parametrize("line", LEFT)
 def test_a_line_that_is_not_plainly_right_is_left_to_typer(line: str) -> None:
-    verb, *words = line.split()
-    assert arguments(quick(verb), words) is None
+    assert arguments(*split(line)) is None
 
 
-@pytest.mark.parametrize("verb", LIGHT)
-def test_every_quick_verb_is_in_the_help(verb: str) -> None:
-    assert any(f" {verb.split()[0]} " in line for line in overview_verb.lines(app))
+@pytest.mark.parametrize("verb", [*VERBS, *GROUPS])
+def test_every_verb_has_help_with_all_its_options(verb: str) -> None:
+    assert any(f" {verb.split()[0]} " in line for line in overview_verb.lines())
+    text = "\n".join(verb_help.lines(verb))
+    assert f"themis {verb} " in text
+    names = [name for key, kind in kinds_of(verb_of(verb)).items() for name in kind.names(key)] if verb in VERBS else []
+    assert not [name for name in names if name not in text]
 
 
 @pytest.mark.parametrize("verb", ["queue", "nodes", "share"])

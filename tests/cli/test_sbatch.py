@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from themis.cli import sbatch
-from themis.cli.service_verbs import check
+from themis.cli.check_verbs import check
 from themis.errors import InputError
 from themis.jobs import build, parse
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from themis.cli.options import helped
 from themis.cli.output import err, named_path, ready_folder
 
 DEMO = """Train small networks of three users on eight virtual GPUs of this machine, for about a minute.
@@ -22,6 +23,7 @@ Starts the service, submits two sweeps and a job, shows who holds which GPU, and
 """
 
 
+@helped(DEMO)
 def demo(
     folder: Annotated[
         Path,

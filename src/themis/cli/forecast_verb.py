@@ -7,15 +7,9 @@ from typing import Annotated
 
 import typer
 
+from themis.cli.options import helped
 from themis.cli.output import escape, out, print_json, print_whole, say_notes
 
-app = typer.Typer(
-    name="forecast",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    help="Forecasts of dynamic jobs.",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
 EVALUATE = """Evaluate three forecast rules on the dynamic jobs of a workload.
 
 The rules are Shockwave's restatement of the Dirichlet prior, the standard Bayesian update, and greedy (the batch size does
@@ -28,12 +22,7 @@ size at each epoch, and in the run time.
 """
 
 
-@app.callback()
-def forecast() -> None:
-    """Keep a group with one verb a group."""
-
-
-@app.command(help=EVALUATE)
+@helped(EVALUATE)
 def evaluate(
     workload: Annotated[
         str, typer.Argument(metavar="WORKLOAD", help="A generator or trace file, with options as NAME:KEY=VALUE.")

@@ -21,15 +21,25 @@ class Declared:
     ----------
     names : ``--name`` and ``-n`` of an option; empty: after the function's parameter.
     argument : it is an argument, by position.
-    least : the smallest number, None for any.
+    least, most : the smallest and the largest number, None for any. ``reads`` : converts the text.
+    shown : words for the default.
     """
 
-    __slots__ = ("argument", "help", "least", "metavar", "names")
+    __slots__ = ("argument", "help", "least", "metavar", "most", "names", "reads", "shown")
 
     def __init__(
-        self, *names: str, help: str, metavar: str | None = None, least: int | None = None, argument: bool = False
+        self,
+        *names: str,
+        help: str,
+        metavar: str | None = None,
+        least: int | None = None,
+        most: int | None = None,
+        argument: bool = False,
+        reads: Callable[[str], object] | None = None,
+        shown: str = "",
     ) -> None:
-        self.names, self.help, self.metavar, self.least, self.argument = names, help, metavar, least, argument
+        self.names, self.help, self.metavar = names, help, metavar
+        self.least, self.most, self.argument, self.reads, self.shown = least, most, argument, reads, shown
 
 
 def option(*names: str, help: str, metavar: str | None = None, least: int | None = None) -> Declared:
@@ -46,6 +56,16 @@ def whole_rest(verb: Callable[..., None]) -> Callable[..., None]:
     """Mark a verb whose options end at its first argument: the rest belongs to a program."""
     verb.__dict__["whole_rest"] = True
     return verb
+
+
+def helped(text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a verb another help than its docstring."""
+
+    def give(verb: Callable[..., None]) -> Callable[..., None]:
+        verb.__dict__["help"] = text
+        return verb
+
+    return give
 
 
 Home = Annotated[

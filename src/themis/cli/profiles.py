@@ -19,13 +19,6 @@ if TYPE_CHECKING:
     from themis.model.speed import Profile, ProfileBook
     from themis.traces.profiles.throughputs import Throughputs
 
-app = typer.Typer(
-    name="profiles",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    help="Manage measured speeds of models.",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
 
 OUTPUTS = ("table", "json", "csv")
 Output = Annotated[str, typer.Option("--output", "-o", metavar="table|json|csv", help="Output format.")]
@@ -39,7 +32,6 @@ Name = Annotated[str, typer.Option("--name", "-n", help="Name of the table. Defa
 Force = Annotated[bool, typer.Option("--force", help="Replace a table of this name.")]
 
 
-@app.command("list")
 def list_(profiles: Profiles = "gavel", output: Output = "table") -> None:
     """List models with their measured GPU types and batch sizes.
 
@@ -50,7 +42,6 @@ def list_(profiles: Profiles = "gavel", output: Output = "table") -> None:
     _print(rows, output, SUMMARY)
 
 
-@app.command()
 def show(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model; themis profiles list shows them.")],
     profiles: Profiles = "gavel",
@@ -72,7 +63,6 @@ def show(
         out.print(f"[dim]{escape(profile.source)}[/dim]", highlight=False, soft_wrap=True)
 
 
-@app.command()
 def add(
     file: Annotated[Path, typer.Argument(metavar="FILE.csv", help="CSV file; docs/profiles.md lists its columns.")],
     name: Name = "",
@@ -87,7 +77,6 @@ def add(
     _keep(name or file.name.split(".")[0], read_csv(file), force=force)
 
 
-@app.command("from-run")
 def from_run(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Log of a run, or a service's data directory.")],
     name: Name = "",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from themis.cli.options import helped
 from themis.cli.output import err, escape, named_path, out, print_json, print_whole, ready_file, ready_folder
 from themis.errors import UnknownName
 
@@ -38,6 +39,7 @@ OUTPUTS = ("table", "json", "csv")
 FIGURE_FORMATS = ("svg", "png")
 
 
+@helped(COMPARE)
 def compare(
     paths: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Logs, or folders of logs.")],
     baseline: Annotated[str, typer.Option("--baseline", "-b", help="Policy that the others are compared with.")] = "",

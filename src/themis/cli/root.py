@@ -1,62 +1,23 @@
-"""All verbs of the ``themis`` command for typer: one function per verb, each a thin layer over the library.
-
-Heavy imports are inside the functions, so that ``themis --help`` is fast.
-"""
+"""The ``themis`` command for typer: help of wrong lines, completion, the reference; of all verbs or of one."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 import typer
 
-from themis.cli import demo_verb, forecast_verb, lists, profiles, report, service_verbs, simulate, trace
-from themis.cli.output import out, print_json, print_whole, say_red
+from themis.cli.overview_verb import ABOUT
+from themis.cli.table import GROUPS, VERBS, help_of, name_of, verb_of
 from themis.cli.typed import Verbs
-from themis.errors import InputError
-
-app = Verbs(
-    name="themis",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-SIMULATION = "Simulations and logs"
-"""A heading of ``themis --help``."""
-app.command(help=demo_verb.DEMO, rich_help_panel=service_verbs.SERVICE)(demo_verb.demo)
-service_verbs.register(app)
-app.command(help=simulate.SIMULATE, rich_help_panel=SIMULATION)(simulate.simulate)
-app.command(help=report.COMPARE, rich_help_panel=SIMULATION)(report.compare)
 
 
-def run(words: Sequence[str]) -> None:
-    """Run the command by typer; the overview of all verbs does not wait for it."""
-    if words in ([], ["--help"], ["-h"]) and "_THEMIS_COMPLETE" not in os.environ:
-        from themis.cli import overview_verb
-
-        print("\n".join(overview_verb.lines(app)))
-        raise SystemExit(0 if words else 2)
-    app(args=list(words), prog_name="themis")
-
-
-@app.callback(invoke_without_command=True)
 def themis(
     version: Annotated[
         bool, typer.Option("--version", "-V", help="Print the version and exit.", is_eager=True)
     ] = False,
 ) -> None:
-    """Share GPUs fairly between the users of a cluster.
-
-    Try it: [bold]themis demo[/bold]
-
-    Run it with eight virtual GPUs: [bold]themis up --gpus 8[/bold], then in another terminal
-    [bold]themis run --gpus 2 -- python train.py[/bold]
-
-    Compare policies on a workload: [bold]themis simulate --workload demo --policy fair_finish,themis --out out/demo[/bold]
-    """
+    """Print the version, if it is asked for."""
     if version:
         from themis.version import sentence
 
@@ -64,102 +25,43 @@ def themis(
         raise typer.Exit
 
 
-# ---- logs ----------------------------------------------------------------------------------------------------------
+def made(names: Iterable[str]) -> Verbs:
+    """The command with these verbs."""
+    app = Verbs(
+        name="themis",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback(invoke_without_command=True, help=ABOUT)(themis)
+    groups: dict[str, Verbs] = {}
+    for name in names:
+        first, _, rest = name.partition(" ")
+        verb, panel = verb_of(name), VERBS[name][2]
+        if not rest:
+            app.command(name, help=help_of(verb), rich_help_panel=panel)(verb)
+            continue
+        if first not in groups:
+            groups[first] = Verbs(no_args_is_help=True, help=GROUPS[first])
+            groups[first].callback()(_group)
+            app.add_typer(groups[first], name=first, rich_help_panel=panel, help=GROUPS[first])
+        groups[first].command(rest, help=help_of(verb))(verb)
+    return app
 
 
-@app.command(rich_help_panel=SIMULATION)
-def replay(
-    log: Annotated[
-        Path,
-        typer.Argument(
-            help="A log of [cyan]themis simulate --out[/cyan], a service's data directory, or a state of [cyan]themis dump[/cyan]."
-        ),
-    ],
-    policy: Annotated[str, typer.Option("--policy", "-p", help="For a state: the policy that decides.")] = "",
-    profiles: Annotated[str, typer.Option("--profiles", help="The value that the run used, if any.")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-) -> None:
-    """Repeat a run from its log and check that the scheduler makes the same decisions.
-
-    Exit code 1 and the first difference if they are not equal. For a state of [cyan]themis dump[/cyan], the policy decides
-    once, and the decision is shown.
-
-    Example: [cyan]themis replay out/demo/themis-seed0.jsonl.gz[/cyan]
-    """
-    from themis.sim import dump
-
-    if not log.is_dir() and dump.is_dump(log):
-        report.decide_on_state(log, policy, as_json)
-        return
-    if policy:
-        raise InputError(
-            f"--policy is only for a state of `themis dump`; {log} is a log, which is replayed with its own policy."
-        )
-    from themis.data_dir import default_home
-    from themis.sim.replay import replay as replay_log
-    from themis.traces.profiles.library import load_book
-
-    book = load_book(profiles, default_home() / "profiles") if profiles else None
-    done = report.replay_home(log, book) if log.is_dir() else replay_log(log, book)
-    header, state = done.header, done.core.state
-    if as_json:
-        print_json(
-            {
-                "log": str(log),
-                "policy": header.policy,
-                "seed": header.seed,
-                "workload": header.workload,
-                "cluster": header.cluster,
-                "records": done.records,
-                "events": done.events,
-                "commands": done.commands,
-                "apps": state.apps.size,
-                "jobs": state.jobs.size,
-                "seconds": state.now,
-                "equal": done.difference is None,
-                "difference": str(done.difference) if done.difference else None,
-            }
-        )
-    elif done.difference is None:
-        active = int(state.apps.active[: state.apps.size].sum())
-        cut = f" Apps still active at the end: {active}." if active else ""
-        out.print(
-            f"{header.policy}, seed {header.seed}, {header.workload} on {header.cluster}: {state.apps.size} apps of "
-            f"{state.jobs.size} jobs in {state.now / 3600:.1f} h. {done.events} events gave the same {done.commands} "
-            f"commands.{cut}",
-            markup=False,
-            soft_wrap=True,
-        )
-    if done.difference is not None:
-        say_red(f"{log} does not replay: {done.difference}.")
-        raise typer.Exit(1)
+def _group() -> None:
+    """Keep a group with one verb a group."""
 
 
-@app.command(rich_help_panel=SIMULATION)
-def explain(
-    name: Annotated[str, typer.Argument(metavar="APP", help="Name of the app in the workload.")],
-    log: Annotated[
-        Path,
-        typer.Option("--log", "-l", help="A log of [cyan]themis simulate --out[/cyan], or a service's data directory."),
-    ],
-    every: Annotated[bool, typer.Option("--all", "-a", help="Show every round, also equal ones.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print every round as JSON.")] = False,
-) -> None:
-    """Show from a log why an app got its GPUs: its auctions, bids, payments and leases.
-
-    Example: [cyan]themis explain langmodel-sweep --log out/demo/themis-seed0.jsonl.gz[/cyan]
-    """
-    from themis.report.explain import explain as explain_app
-    from themis.report.explain_tables import table
-
-    story = report.explain_home(log, name) if log.is_dir() else explain_app(log, name)
-    if as_json:
-        print(story.to_json())
-    else:
-        print_whole(table(story, every=every))
+def run(words: Sequence[str]) -> None:
+    """Run the command by typer: with the line's verb alone, where it names one."""
+    name = name_of(words)
+    made([name] if name else VERBS)(args=list(words), prog_name="themis")
 
 
-for listing in (lists.policies, lists.workloads, lists.clusters):
-    app.command(rich_help_panel=SIMULATION)(listing)
-for name, group in (("trace", trace.app), ("forecast", forecast_verb.app), ("profiles", profiles.app)):
-    app.add_typer(group, name=name, rich_help_panel=SIMULATION)
+def __getattr__(name: str) -> Verbs:
+    """``app``: the command with all verbs."""
+    if name != "app":
+        raise AttributeError(name)
+    return made(VERBS)

@@ -1,74 +1,23 @@
-"""The verbs of the live service: ``up``, ``check`` and ``doctor``; ``ask`` has those that read, ``act`` those that change."""
+"""``themis up``: the service in this process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from themis.cli import account_verbs, act, agent_verbs, ask, backup, fleet_verbs, top, user
-from themis.cli.certificate_verbs import certificates
-from themis.cli.output import err, out, say_notes, say_red
-from themis.cli.setting_verbs import set_, setting_options
-from themis.cli.table_columns import Home, Output, show_rows
-from themis.cli.typed import Verbs
-from themis.errors import InputError, ThemisError, counted
+from themis.cli.output import out
+from themis.cli.setting_verbs import setting_options
+from themis.cli.table_columns import Home
+from themis.errors import InputError, counted
 
 if TYPE_CHECKING:
     from themis.service.engine.config import Config
     from themis.service.operations.ssh_hosts import Host
 
-SERVICE, JOBS, CLUSTER = "Service", "Jobs and sweeps", "Cluster and users"
-"""Headings of ``themis --help``."""
-
 EVERYWHERE = "0.0.0.0:7435"
 """Where machines of --fleet join, unless the settings name another address."""
-
-
-def register(app: Verbs) -> None:
-    """Add the verbs."""
-    panels: Mapping[str, Sequence[Callable[..., None]]] = {
-        SERVICE: (up, doctor, check, certificates, backup.backup, backup.restore),
-        JOBS: (
-            act.submit,
-            ask.queue,
-            top.top,
-            ask.show,
-            ask.best,
-            ask.why,
-            ask.logs,
-            act.wait,
-            act.fetch,
-            act.cancel,
-            act.hold,
-            act.resume,
-            account_verbs.history,
-        ),
-        CLUSTER: (ask.share, account_verbs.usage, ask.nodes, act.drain, act.undrain, ask.events),
-    }
-    app.command(rich_help_panel=JOBS)(act.run)
-    for panel, verbs in panels.items():
-        for verb in verbs:
-            app.command(rich_help_panel=panel)(verb)
-    app.command("set", rich_help_panel=SERVICE)(set_)
-    app.command("dump", rich_help_panel=SERVICE)(ask.save_state)
-    app.command(rich_help_panel=SERVICE)(user.login)
-    app.command(rich_help_panel=SERVICE)(user.audit)
-    app.add_typer(user.app, name="user", rich_help_panel=SERVICE)
-    machines = Verbs(no_args_is_help=True, help="Let machines join the service over the network, and remove them.")
-    for verb in (agent_verbs.token, agent_verbs.join, agent_verbs.run, agent_verbs.install, agent_verbs.remove):
-        machines.command()(verb)
-    machines.command("list")(agent_verbs.list_)
-    app.add_typer(machines, name="agent", rich_help_panel=CLUSTER)
-    hosts = Verbs(
-        no_args_is_help=True, help="Make hosts machines of the service by ssh, and keep their agents running."
-    )
-    for verb in (fleet_verbs.add, fleet_verbs.check, fleet_verbs.remove):
-        hosts.command()(verb)
-    hosts.command("list")(fleet_verbs.list_)
-    app.add_typer(hosts, name="fleet", rich_help_panel=CLUSTER)
 
 
 @setting_options
@@ -225,88 +174,3 @@ def _hosts(path: Path | None, given: dict[str, Any]) -> list[Host]:
     if given.setdefault("engine", "fleet") != "fleet":
         raise InputError(f"--fleet is {str(path)!r}, but the engine is {given['engine']}; leave out --engine.")
     return read_hosts(path)
-
-
-def check(
-    files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="Job files or settings files, as YAML, or scripts.")
-    ],
-) -> None:
-    """Check job files, scripts and settings files, and list all errors. Exit code 2 if there are any.
-
-    Also warns about likely failures: a missing program or folder, a GPU type that no machine of the service has.
-
-    Example: [cyan]themis check jobs.yaml ~/.themis/config.yaml[/cyan]
-    """
-    from themis.service.operations.service_settings import check as faults_of
-    from themis.service.operations.service_settings import doubts_of
-
-    scripts = [file for file in files if _is_script(file)]
-    faults = [fault for file in scripts for fault in _script_faults(file)]
-    faults += faults_of(file for file in files if file not in scripts)
-    for fault in faults:
-        say_red(fault)
-    doubts = doubts_of([file for file in files if file not in scripts], *_machines())
-    for doubt in doubts:
-        err.print(f"Warning: {doubt}", markup=False, highlight=False, soft_wrap=True)
-    if faults:
-        raise typer.Exit(2)
-    if doubts:
-        return
-    print(f"{', '.join(map(str, files))} {'is' if len(files) == 1 else 'are'} valid.")
-
-
-def _is_script(file: Path) -> bool:
-    """Whether ``themis submit`` reads a file as a script; no for one that cannot be read."""
-    from themis.cli.sbatch import is_script
-    from themis.jobs.read import read_text
-
-    try:
-        return is_script(read_text(file), file)
-    except ThemisError:
-        return False
-
-
-def _script_faults(file: Path) -> list[str]:
-    """Faults of a script, worded as in ``themis submit``; prints the directives without effect."""
-    from themis.cli import sbatch
-    from themis.jobs.read import parse, read_text
-
-    try:
-        text, notes = sbatch.document(read_text(file), file)
-    except ThemisError as error:
-        return [str(error)]
-    say_notes(notes)
-    return [str(fault) for fault in parse(text, source=str(file), folder=str(Path.cwd())).faults]
-
-
-def _machines() -> tuple[set[str], bool]:
-    """GPU types of the service's machines (empty if it does not answer), and whether jobs run on this machine."""
-    from themis.client.client import Client
-    from themis.client.home import read_endpoint
-    from themis.data_dir import default_home
-
-    try:
-        local = read_endpoint(default_home()).address.rpartition(":")[0] in ("127.0.0.1", "[::1]", "localhost")
-        with Client(timeout_s=2.0) as client:
-            return {node.gpu_type for node in client.nodes()}, local and client.info().engine == "local"
-    except ThemisError:
-        return set(), True
-
-
-def doctor(home: Home = None, output: Output = "table") -> None:
-    """Check the service: data directory, token, journal, GPUs, arbiter. Exit code 1 if a check fails.
-
-    Example: [cyan]themis doctor[/cyan]
-    """
-    from themis.data_dir import default_home
-    from themis.service.operations.doctor import examine
-
-    found = examine(home or default_home())
-    show_rows(
-        found,
-        output,
-        {"check": lambda c: c["check"], "state": lambda c: c["state"], "finding": lambda c: c["finding"]},
-    )
-    if any(check["state"] == "wrong" for check in found):
-        raise typer.Exit(1)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from themis.cli.options import helped
 from themis.cli.output import debugging, err, escape, named_path, print_whole, ready_folder, say_notes, say_red
 from themis.cli.report import FIGURE_FORMATS, known, say_written
 from themis.errors import InputError
@@ -47,6 +48,7 @@ CLUSTER = "demo-32"
 POLICIES = "fair_finish,themis,drf,gandiva"
 
 
+@helped(SIMULATE)
 def simulate(
     workload: Annotated[
         str,

@@ -1,4 +1,4 @@
-"""Entry point of the command: verbs that must start fast are parsed and called here; typer handles all others and help.
+"""Entry point of the command: help, and lines that are plainly right, need no typer; it says what is wrong with others.
 
 Exit codes: 2 for wrong input, 1 for a run that failed or a replay that differs, 70 for a bug in Themis, 130 after Ctrl-C.
 ``THEMIS_DEBUG=1`` shows tracebacks.
@@ -8,34 +8,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from importlib import import_module
+from collections.abc import Sequence
 from typing import Never
 
 from themis.cli.output import debugging, painted, say, say_red
+from themis.cli.table import GROUPS, name_of, verb_of
 from themis.errors import InvariantBroken, ThemisError
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
-LIGHT: Mapping[str, str] = {
-    "queue": "ask",
-    "show": "ask",
-    "best": "ask",
-    "nodes": "ask",
-    "share": "ask",
-    "submit": "act",
-    "run": "act",
-    "cancel": "act",
-    "hold": "act",
-    "resume": "act",
-    "drain": "act",
-    "undrain": "act",
-    "agent join": "agent_verbs",
-    "agent run": "agent_verbs",
-    "agent token": "agent_verbs",
-    "agent remove": "agent_verbs",
-}
-"""Verbs whose modules load quickly: no typer, rich, httpx, pydantic or numpy until they are needed."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -62,24 +43,37 @@ def main(argv: Sequence[str] | None = None) -> None:
         say(painted("Interrupted.", "31"))
         raise SystemExit(INTERRUPTED) from None
     except Exception as error:  # users see a traceback only with THEMIS_DEBUG=1
+        if type(error).__module__ == "typer.exceptions":  # Exit, or Abort at a question
+            raise SystemExit(getattr(error, "exit_code", 1)) from None
         _fail(error, f"This is a bug in Themis, please report it: {type(error).__name__}: {error}", 70)
 
 
 def _answer(words: Sequence[str]) -> bool:
-    """Run a light verb; returns whether the line was one, and plainly right."""
+    """Print help, or run a verb whose line is plainly right; returns whether the line was one of these."""
+    if "_THEMIS_COMPLETE" in os.environ:
+        return False
     if words in (["--version"], ["-V"]):
         from themis.version import sentence
 
         print(sentence())
         return True
-    count = 2 if len(words) > 1 and " ".join(words[:2]) in LIGHT else 1
-    name = " ".join(words[:count])
-    if name not in LIGHT or "_THEMIS_COMPLETE" in os.environ:
+    if words in ([], ["--help"], ["-h"]):
+        from themis.cli import overview_verb
+
+        print("\n".join(overview_verb.lines()))
+        raise SystemExit(0 if words else 2)
+    name = name_of(words)
+    if words[-1] in ("--help", "-h") and " ".join(words[:-1]) in {name, *GROUPS}:
+        from themis.cli import verb_help
+
+        print("\n".join(verb_help.lines(" ".join(words[:-1]))))
+        return True
+    if not name:
         return False
     from themis.cli.parse import arguments
 
-    verb = getattr(import_module(f"themis.cli.{LIGHT[name]}"), words[count - 1])
-    values = arguments(verb, words[count:])
+    verb = verb_of(name)
+    values = arguments(verb, words[len(name.split()) :])
     if values is None:
         return False
     verb(**values)

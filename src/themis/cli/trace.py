@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from themis.cli.options import helped
 from themis.cli.output import err, escape, out, say_notes
 from themis.errors import InputError, TraceError, counted
 
@@ -24,13 +25,6 @@ if TYPE_CHECKING:
     from themis.traces.demand import DemandCurve
     from themis.traces.trace_summary import UserSummary, WorkloadSummary
 
-app = typer.Typer(
-    name="trace",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    help="Describe, validate, convert and scale workloads and trace files.",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
 
 Trace = Annotated[
     str, typer.Argument(metavar="TRACE", help="A file, folder or generator, with options as NAME:KEY=VALUE,KEY=VALUE.")
@@ -54,7 +48,7 @@ Demand is the number of GPUs in use if no job ever waited. [cyan]--cluster[/cyan
 """
 
 
-@app.command(help=DESCRIBE)
+@helped(DESCRIBE)
 def describe(
     trace: Trace,
     cluster: Annotated[str, typer.Option("--cluster", "-c", help="A preset, 8x4, or a YAML file.")] = "",
@@ -99,7 +93,7 @@ Exit code 2 if there are errors. [cyan]--cluster[/cyan] also checks that every j
 """
 
 
-@app.command(help=VALIDATE)
+@helped(VALIDATE)
 def validate(
     trace: Trace,
     cluster: Annotated[str, typer.Option("--cluster", "-c", help="A preset, 8x4, or a YAML file.")] = "",
@@ -144,7 +138,7 @@ CONVERT = """Convert a workload to the generic CSV format, without loss.
 """
 
 
-@app.command(help=CONVERT)
+@helped(CONVERT)
 def convert(
     trace: Trace,
     target: Target,
@@ -167,7 +161,7 @@ SCALE = """Scale a workload, and write it in the generic CSV format.
 """
 
 
-@app.command("scale", help=SCALE)
+@helped(SCALE)
 def scale_(
     trace: Trace,
     target: Target,

@@ -9,7 +9,6 @@ import typer
 
 from themis.cli.output import say
 from themis.cli.table_columns import Columns, Home, Output, User, Watch, clock, connect, dump, show_list
-from themis.cli.typed import Verbs
 from themis.errors import InputError
 
 UserName = Annotated[
@@ -38,10 +37,7 @@ ENTRIES: Columns = {
     "outcome": lambda r: f"{r['outcome']}{_times(r)}: {r['message']}" if r["message"] else r["outcome"],
 }
 
-app = Verbs(no_args_is_help=True, help="Manage the users of the service (administrators only).")
 
-
-@app.command()
 def add(
     name: UserName,
     admin: Annotated[
@@ -77,7 +73,6 @@ def add(
         say(f"Warning: {WARNINGS['single']}.")
 
 
-@app.command("list")
 def list_(user: User = "", output: Output = "table", watch: Watch = False, home: Home = None) -> None:
     """List the users with a token and those who are signed in; the service's owner is not listed.
 
@@ -87,7 +82,6 @@ def list_(user: User = "", output: Output = "table", watch: Watch = False, home:
         show_list(lambda: client.users(user), ACCOUNTS, output, watch)
 
 
-@app.command()
 def remove(name: UserName, output: Output = "table", home: Home = None) -> None:
     """Revoke a user's token and end the user's sign-ins; the user's apps go on.
 
