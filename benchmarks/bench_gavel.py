@@ -1,13 +1,14 @@
 """How fast Gavel's policies are solved, as tables and ratios; asserts no seconds.
 
-    python benchmarks/bench_gavel.py [--quick] [--sharing]
+    python benchmarks/bench_gavel.py [--quick] [--sharing] [--simulator]
 
 (a) 128, 512 and 2,048 jobs on a quarter as many GPUs of each of three types, against the textbook program in cvxpy with
     its fastest conic solver that reaches the optimum: objective equal or better, ratio of times.
 (b) Water filling and hierarchies of 64 entities, the same jobs.
 (c) Space sharing: pairs of 512 and 1,024 single-GPU jobs, and the memory that it takes.
 (d) 10,000 jobs on seven types, every policy anew.
-(e) The simulator on Gavel's continuous trace until jobs 300-599 are done; the published simulator took 52 CPU s on another machine.
+(e) The simulator on Gavel's continuous trace until jobs 300-599 are done, and the published one in the same run: THEMIS_PEERS names
+    the folder with gavel/, a checkout of stanford-futuredata/gavel (commit c4fa400).
 
 Rates are measured ones (Gavel's table) where ../shared/data or THEMIS_DATA has them, else drawn.
 """
@@ -18,6 +19,7 @@ import argparse
 import json
 import os
 import resource
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -53,8 +55,6 @@ RULES = {
 }
 CONTINUOUS = "sim_cases/cont1000_single_lam2100.trace"
 SIMULATED = ("max_min_fairness:resolve_interval=1920", "max_min_fairness")
-PUBLISHED_S = 52.0
-"""CPU seconds of the published simulator on this trace, imports excluded, on another machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -346,7 +346,7 @@ def large(jobs: int) -> None:
         print(f"| {name} | {timed(run, 3):.2f} |", flush=True)
 
 
-def simulator() -> None:
+def simulator(quick: bool = False) -> None:
     """The recorded trace, reading it not included."""
     if not TABLE.exists():
         print("\nNo recorded traces: set THEMIS_DATA to the folder that holds gavel/.")
@@ -355,19 +355,41 @@ def simulator() -> None:
     from gavel_runs import Cell, simulate
 
     print("\n| continuous trace, policy | CPU s | published / ours | mean JCT h |\n|---|---|---|---|")
+    published = _published()
+    if published is None:
+        print("| the published simulator | not run: THEMIS_PEERS names no folder with gavel/ | | |")
+    else:
+        print(f"| the published simulator | {published['cpu_s']:.1f} | 1 | {published['mean_jct_h']:.2f} |", flush=True)
     for policy in SIMULATED:
         cell = Cell(policy=policy, workload=CONTINUOUS, first=300, last=600, table="simulation_throughputs")
-        runs = [simulate(cell) for _ in range(3)]
+        runs = [simulate(cell) for _ in range(1 if quick else 3)]
         seconds = median(run.cpu for run in runs)
-        print(f"| `{policy}` | {seconds:.1f} | {PUBLISHED_S / seconds:.1f} | {runs[0].mean:.2f} |", flush=True)
+        ratio = f"{published['cpu_s'] / seconds:.1f}" if published else ""
+        print(f"| `{policy}` | {seconds:.1f} | {ratio} | {runs[0].mean:.2f} |", flush=True)
+
+
+def _published() -> dict[str, float] | None:
+    """The published simulator on the same trace in a process of its own; None where it is not there."""
+    folder = Path(os.environ.get("THEMIS_PEERS", "")) / "gavel"
+    if not os.environ.get("THEMIS_PEERS") or not folder.is_dir():
+        return None
+    script, trace = Path(__file__).with_name("gavel_peer.py"), TABLE.parent / CONTINUOUS
+    command = [sys.executable, script, folder, trace, "max_min_fairness_perf", "300", "600"]
+    ran = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=True)
+    found: dict[str, float] = json.loads(ran.stdout)
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small sizes only")
     parser.add_argument("--sharing", action="store_true", help="(c) alone")
+    parser.add_argument("--simulator", action="store_true", help="(e) alone")
     told = parser.parse_args()
     quick = told.quick
+    if told.simulator:
+        simulator(quick)
+        return
     space_sharing([128] if quick else [512, 1024])  # first, for its peak memory is the process's
     crowds([30] if quick else [30, 60, 128, 512])
     if told.sharing:
