@@ -68,7 +68,7 @@ soak: $(VENV)/.torch ## SIMULATED=10000 histories of the service, then kill arbi
 	THEMIS_SIMULATED_SEEDS=$(SIMULATED) THEMIS_SIMULATED_MUTATIONS=300 $(PYTEST) tests/simulation
 	THEMIS_SIMULATED_FAULTS=10000 $(PYTEST) tests/sim/test_simulated_faults.py
 	THEMIS_RAY_FORMS=all $(PYTEST) tests/client/test_tune_cluster.py tests/service/test_ray_life.py tests/machines/test_executor_kit.py
-	THEMIS_SEEDS=all $(PYTEST) tests/fairness tests/optimize
+	THEMIS_SEEDS=all $(PYTEST) tests/fairness tests/optimize tests/service/test_fault_places.py
 	THEMIS_LOOKS=all $(PYTEST) tests/web/test_console.py tests/web/test_console_pages.py
 	THEMIS_PAGE_PHASES=all $(PYTEST) tests/service/test_pages.py
 	THEMIS_CONFORMANCE_SEEDS=3 $(PYTEST) tests/policies/test_conformance.py tests/policies/test_conformance_kit.py tests/policies/test_gavel_policies.py

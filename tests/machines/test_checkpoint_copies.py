@@ -234,3 +234,4 @@ def test_files_that_change_while_they_are_copied_make_no_copy(tmp_path: Path, mo
     with pytest.raises(checkpoint_copies.Failed, match="changed while they were copied"):
         save(place, here, 1, 1, final=False)
     assert place.copies() == []
+    assert [file.suffix for file in (tmp_path / "b").iterdir() if file.is_file()] == []

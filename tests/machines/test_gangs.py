@@ -397,7 +397,9 @@ def test_a_measurement_names_the_partner_that_was_there_since_the_last_report() 
 
     def report(j: int, attempt: int, now: float, steps: float) -> list[tuple[str, str]]:
         out = book.handle_message(0, TaskReport(task=f"job{j}-attempt{attempt}", steps=steps, saved=0, step_s=0.5), now)
-        return [(m.model, m.partner) for m in out if isinstance(m, Measurement)]
+        measured = [m for m in out if isinstance(m, Measurement)]
+        assert all(m.partner or m.partner_batch == 0 for m in measured)
+        return [(m.model, m.partner) for m in measured]
 
     book.command(grant(1, (0,), job=0, target=100.0), 0.0)
     assert report(0, 1, 5.0, 10) == [("one", "")]
