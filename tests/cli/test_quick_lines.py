@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -131,3 +132,8 @@ def test_wrong_verbs_and_options_come_with_a_suggestion(themis: Command, line: s
     done = themis(*line.split())
     assert done.code == 2
     assert "Did you mean" in done.err or "Possible options" in done.err
+
+
+def test_up_needs_no_option_of_a_setting(themis: Command, tmp_path: Path) -> None:
+    done = themis("up", "--gpus", "1", "--listen", "127.0.0.1:0", "--data-dir", tmp_path)
+    assert (done.code, "--listen is '127.0.0.1:0', but the engine is local" in done.err) == (2, True)

@@ -100,7 +100,7 @@ def _serve(
         given[name.strip()] = value.strip()
     given |= {key: value for key, value in options.items() if value is not None}
     wanted = _hosts(hosts, given)
-    address, listen = options["address"], options["listen"]
+    address, listen = options.get("address"), options.get("listen")
     own = where / "config.yaml"
 
     def read() -> Config:
