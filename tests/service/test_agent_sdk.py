@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import runpy
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -119,6 +120,25 @@ def test_the_example_runs_its_shortest_job_first(client: Client) -> None:
     assert agent.agent.refused == []
     started = [j.id for j in sorted(client.show(app).jobs, key=lambda j: j.attempts[0].ended)]
     assert started[0] == client.show(app).jobs[2].id
+
+
+@slow
+def test_the_example_with_curl_bids_until_its_app_is_over(service: Service, client: Client) -> None:
+    client.set(agent_wait="30s")  # on a busy machine a process starts late
+    blocker = full(client)
+    app = sweep(client, 1.0, 1.0)
+    command = ["sh", str(ROOT / "examples" / "agent.sh"), str(app)]
+    environment = {**os.environ, "THEMIS_DATA_DIR": str(client.home)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as agent:
+        wait(lambda: service.arbiter.agents.present([app]) == [app])
+        client.cancel(blocker)
+        assert client.wait(app, timeout_s=PATIENCE_S).state == "completed"
+        said, errors = agent.communicate(timeout=PATIENCE_S)
+    assert said.splitlines()[-1] == '{"goodbye":{"reason":"over"}}', errors
+    assert '"lease":{"what":"granted"' in said
+    bids = [r.record for r in client.events() if r.kind == "AgentBid" and r.record["app"] == app]
+    client.set(agent_wait="1s")
+    assert "bid" in {bid["said"] for bid in bids}, errors
 
 
 @slow
