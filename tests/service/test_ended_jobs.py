@@ -39,6 +39,16 @@ def test_jobs_that_ran_when_their_app_was_cancelled_end_as_all_others(tmp_path: 
         assert {j.id: 3600 * j.gpu_hours for j in shown} == pytest.approx(SOLD)
 
 
+def test_gpu_time_of_a_running_job_counts_up_to_now(tmp_path: Path) -> None:
+    with world(tmp_path, 4, lease_s=60.0) as w:
+        w.turn(7.0)
+        w.ask(lambda a: submit(a, request("a", gpus=(2, 2))))
+        w.turn()
+        w.turn(5.0)
+        shown = w.ask(lambda a: views.show(a, "0"))
+        assert [3600 * row.gpu_hours for row in (shown.app, *shown.jobs)] == pytest.approx([10.0, 10.0])
+
+
 def test_reports_and_replays_tell_how_they_ended(tmp_path: Path) -> None:
     with world(tmp_path, 4, lease_s=60.0) as w:
         cancelled(w)

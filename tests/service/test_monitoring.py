@@ -83,7 +83,8 @@ def test_figures_say_what_the_queue_says(served: tuple[World, HttpServer]) -> No
     assert now["themis_user_entitled_share"] == {("u",): 1.0}
     assert now["themis_decision_seconds_count"][()] == sum(now["themis_decisions_total"].values()) > 0
     assert now["themis_journal_commit_seconds_count"][()] > 4
-    assert now["themis_api_calls_total"]["http", "POST /v1/apps", "201"] == 4.0
+    assert now["themis_journal_records"][()] == float(w.arbiter.journal.last()[0])
+    assert now["themis_api_calls_total"]["http", "Submit", "201"] == 4.0
 
 
 def test_more_apps_are_no_more_figures(served: tuple[World, HttpServer]) -> None:

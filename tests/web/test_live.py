@@ -101,6 +101,7 @@ def test_changes_applied_to_the_whole_give_the_next_whole(live: tuple[World, Liv
     change = now_parts.difference(before, after)
     merged = {**before, **change, "cells": {**before["cells"], **change.get("cells", {})}}
     assert merged == after
+    assert now_parts.difference(after, {**after, "record": -1}) == {}, "nothing to see"
 
 
 def test_the_map_has_the_app_of_each_leased_gpu(live: tuple[World, Live]) -> None:
