@@ -237,7 +237,7 @@ def test_rounds_put_the_gang_that_does_not_mind_across_machines() -> None:
     found, planned = spread_time("max_min_fairness:placement=true", apps, 20)
     assert planned
     assert [found[j] for j in range(1, 5)] == [0.0] * 4
-    before, planned = spread_time("max_min_fairness", apps, 20)
+    before, planned = spread_time("max_min_fairness:placement=false", apps, 20)
     assert not planned
     assert max(before[j] for j in range(1, 5)) == 1.0
 

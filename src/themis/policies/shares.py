@@ -38,8 +38,7 @@ class SharePolicy(ABC):
     backfill : GPUs that fall free in mid-round go to a waiting job immediately; otherwise they idle to the round's end.
     spare : GPUs that no share claims in a round go to jobs that wait, on top of their shares; otherwise they idle.
     placement : where gangs compete for room on machines, gangs on one machine and gangs across machines are two virtual types of
-        each GPU type (Gavel §3.1, ``policies.virtual``), for policies that choose between types. Off by default: solving takes
-        longer.
+        each GPU type (Gavel §3.1, ``policies.virtual``), for policies that choose between types.
     """
 
     round_s: Seconds = 360.0
@@ -47,7 +46,7 @@ class SharePolicy(ABC):
     resolve_interval: Seconds = 0.0
     backfill: bool = True
     spare: bool = True
-    placement: bool = field(default=False, metadata=ADDED)
+    placement: bool = field(default=True, metadata=ADDED)
 
     chooses_types: ClassVar[bool] = False
     """True if the policy's optimum decides which types jobs run on, whatever number of types there is."""
