@@ -22,6 +22,7 @@ from grid import CODE
 from pictures import against
 from shockwave_runs import (
     DATA,
+    PUBLISHED_BUDGETS,
     World,
     at_once,
     example_4,
@@ -83,8 +84,12 @@ MARKET = (
     "shockwave:plan=market,window=60",
     "shockwave:plan=market,forecast=greedy",
     "shockwave:plan=market,power=12,makespan=200",
+    "shockwave:plan=market,power=12,makespan=0.2",
+    f"shockwave:plan=market,power=12,makespan=0.2{PUBLISHED_BUDGETS}",
 )
-"""The paper's planner: its settings, each parameter varied, and last the published code's settings in the paper's units."""
+"""The paper's planner: its settings, each parameter varied; the published code's settings in the paper's units; another price
+of the makespan, and the published code's budgets.
+"""
 MARKET_SCALES = ((220, 64, 5), (460, 128, 3), (900, 256, 2))
 """Jobs, GPUs, seeds."""
 BESIDE = ("shockwave", f"max_min_fairness:{ROUNDS}", f"finish_time_fairness:{ROUNDS}", f"allox:{ROUNDS}", "ossp")

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,9 @@ from themis.model.settings import Settings
 from themis.model.speed import ProfileBook
 from themis.model.units import Float, Locality
 from themis.model.workload import App, Job, Regime, Workload
-from themis.policies.api import make_policy
+from themis.policies.api import Policy, make_policy
+from themis.policies.planned import View
+from themis.policies.shockwave import Shockwave
 from themis.sim.runner import Record, Simulation
 from themis.traces.pollux import Pollux
 from themis.traces.profiles.gavel_table import profiles_from_gavel
@@ -138,6 +140,35 @@ def _with_apps(world: World, apps: list[App]) -> World:
     return replace(world, workload=workload, alone=np.array([alone[app.name] for app in workload.apps]))
 
 
+PUBLISHED_BUDGETS = ", published budgets"
+"""End of the name of a policy that has them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedBudgets(Shockwave):
+    """Budgets of the published code on 32 GPUs: of jobs that are late, and of those with less than a round left more.
+
+    Its rho is by the clock of the trace: (now + R N) / (arrival + P N), with N as of now.
+    """
+
+    def budgets(self, view: View) -> Float:
+        contention = max(1.0, len(view.rows) / 32)
+        fair = view.now - view.elapsed + view.ahead.isolated_s * contention
+        late = (view.now + view.ahead.left_s * contention) / fair
+        power = np.where(view.ahead.left_s < self.round_s, 100.0, self.power)
+        raised = np.where(late > 1.0, np.minimum(late**power, 1e12), 1.0)
+        out: Float = raised / raised.mean()
+        return out
+
+
+def _policy(text: str) -> Policy:
+    made = make_policy(text.removesuffix(PUBLISHED_BUDGETS))
+    if not text.endswith(PUBLISHED_BUDGETS):
+        return made
+    assert isinstance(made, Shockwave)
+    return PublishedBudgets(**{f.name: getattr(made, f.name) for f in fields(made)})
+
+
 def simulate(world: World, policy: str) -> tuple[Float, int, float]:
     """(JCT of every job, starts, CPU seconds)."""
     jct: dict[int, float] = {}
@@ -155,7 +186,7 @@ def simulate(world: World, policy: str) -> tuple[Float, int, float]:
         cluster=load_cluster(shape(world.gpus)),
         book=world.book,
         policy_name=policy,
-        policy=make_policy(policy),
+        policy=_policy(policy),
         settings=Settings(container_s=20.0, lease_s=120.0),
     ).run(watch)
     return np.array([jct[a] for a in range(len(jct))]), starts, time.process_time() - began

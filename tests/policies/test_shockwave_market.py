@@ -11,7 +11,7 @@ import pytest
 
 from themis.core import take_snapshot as snapshots
 from themis.errors import InputError, UnknownName
-from themis.model.answers import UNCONTESTED, Proof, RoundPlan
+from themis.model.answers import CUT, UNCONTESTED, Proof, RoundPlan
 from themis.model.forecast import Ahead
 from themis.model.snapshot import Snapshot
 from themis.policies.api import Policy, Workbench, logged_params, make_policy
@@ -169,6 +169,22 @@ def lack_of_gangs(seed: int) -> float:
 def test_a_plan_of_gangs_is_within_its_gap_of_the_best_of_all_schedules(seeds: range) -> None:
     lacks = [lack_of_gangs(seed) for seed in seeds]
     assert max(lacks) <= 1e-3
+
+
+def test_promises_say_what_their_order_costs() -> None:
+    """In a short window the order of promises goes before the objective; the bound and the gap are right all the same."""
+    short = 0
+    for seed in range(20):
+        s, given = market_of_gangs(seed)
+        proof = Shockwave(**given)(s, Workbench()).proof  # type: ignore[arg-type]
+        best = best_by_trying(s, int(given["window"]), given["power"], given["makespan"])
+        assert proof.objective - 1e-9 <= best <= proof.bound + 1e-9
+        if proof.method.startswith(CUT):
+            short += 1
+        elif not proof.method.startswith(UNCONTESTED):
+            idle = equation_11(s, np.zeros((s.jobs, 1)), given["power"], given["makespan"])
+            assert proof.gap <= 1e-3 * (proof.bound - idle) + 1e-9
+    assert 0 < short < 20
 
 
 def test_gangs_that_fit_in_sum_and_not_side_by_side_are_something_to_solve() -> None:

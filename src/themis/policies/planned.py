@@ -67,11 +67,14 @@ def solved(
 def _laid_out(
     window: Window, counts: Counts, running: Bool, due: Float, stay: bool, effort: Effort
 ) -> tuple[Schedule, float]:
-    """Rounds of the counts, by rank; by size if gangs do not fit by rank; else the best that fit. With a bound on all rounds."""
+    """Rounds of the counts, by rank; by size if gangs do not fit by rank; else the best that fit. With a bound on all rounds.
+
+    Where ranks go before who runs, they are what the plan is for: it keeps their order, and the proof says what that costs.
+    """
     most = effort.gap * (counts.bound - counts.idle)
+    plan = ordered(window, counts.n, running=running, rank=due, stay=stay, by_rank=HANDED_OUT, accept=most)
     accept = max(most - (counts.bound - counts.objective), 0.0)
-    plan = ordered(window, counts.n, running=running, rank=due, stay=stay, by_rank=HANDED_OUT, accept=accept)
-    if plan.loss <= accept or window.lengths.max() > 1:
+    if plan.loss <= accept or not stay or window.lengths.max() > 1:
         return plan, counts.bound
 
     def better(sets: Bool, times: Int) -> Schedule:

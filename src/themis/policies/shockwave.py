@@ -110,7 +110,7 @@ class Shockwave:
         view = View.of(snapshot, self.round_s)
         capacity = int(snapshot.machine_gpus.sum())
         scale = max(len(view.rows) * capacity, 1)
-        budget = budgets(forecast_rho(view.ahead, view.elapsed), self.power, view.weight)
+        budget = self.budgets(view)
         # Equation 11 times N M.
         window = view.window(
             self.window or (WINDOW if self.plan is PlanKind.MARKET else 0),
@@ -123,6 +123,10 @@ class Shockwave:
         # §7: jobs run in one piece, and a running job continues, where the counts leave that open.
         stay = self.plan is PlanKind.MARKET
         return solved(snapshot, view, window, due=due, stay=stay, effort=effort, scale=scale)
+
+    def budgets(self, view: View) -> Float:
+        """[J], budgets in the market, their mean is 1."""
+        return budgets(forecast_rho(view.ahead, view.elapsed), self.power, view.weight)
 
     def _promised(self, view: View, capacity: int) -> Float:
         """Seconds to the finish that each job is promised, [J]."""
