@@ -152,6 +152,11 @@ def test_depth_is_refused_while_the_text_is_scanned_not_when_all_of_it_was(openi
     assert "nested deeper than 40 levels" in " ".join(faults(opening * 100 + "\n]}: '"))
 
 
+def test_a_file_of_a_thousand_values_is_read() -> None:
+    (spec,) = jobs("name: a\ncommand: [" + "x, " * 1000 + "x]\n")
+    assert len(spec.command) == 1001
+
+
 @pytest.mark.parametrize("entry", ["1, ", "{a: b}, ", "*b, "])
 def test_too_many_values_are_refused_while_the_text_is_scanned(entry: str) -> None:
     text = "env: {a: &b 1}\ncommand: [" + entry * 30_000 + "}"

@@ -77,6 +77,7 @@ def test_what_is_no_number_of_gpus_is_refused(written: object) -> None:
 @pytest.mark.parametrize(
     ("written", "indices", "at_once"),
     [
+        (1, (0,), 0),
         (3, (0, 1, 2), 0),
         ("0-3%2", (0, 1, 2, 3), 2),
         ("1,4,7-9", (1, 4, 7, 8, 9), 0),
