@@ -306,6 +306,15 @@ def test_who_ended_before_the_signal_ended_by_itself(
     assert kept.kill_at - clock() == pytest.approx(5.0, abs=1.0)
 
 
+def test_a_log_keeps_the_last_half_of_its_limit_at_least(tmp_path: Path) -> None:
+    log = keeper.Log(str(tmp_path / "log"), 1 << 20)
+    for number in range(3000):
+        log.write(b"%999d\n" % number)
+    os.close(log.file)
+    assert 1 << 19 <= sum(file.stat().st_size for file in tmp_path.iterdir()) <= 1 << 20
+    assert int((tmp_path / "log").read_bytes().splitlines()[-1]) == 2999
+
+
 def test_a_keeper_that_cannot_fork_blames_the_machine(tmp_path: Path) -> None:
     """In a process of its own: a keeper ends all that descends from it, here all that the tests have started."""
     task = {

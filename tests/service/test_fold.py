@@ -18,7 +18,7 @@ from themis.cli.report import replay_home
 from themis.errors import InputError
 from themis.policies.api import make_policy
 from themis.service.api.submission import submit
-from themis.service.engine import state_snapshots
+from themis.service.engine import integrity, state_snapshots
 from themis.service.engine.folding import fold
 from themis.service.engine.journal import Journal
 
@@ -102,6 +102,12 @@ def test_an_answer_that_comes_late_does_not_keep_the_journal_from_being_opened(t
 
 
 @pytest.mark.unfoldable
+def test_the_trace_of_a_journal_is_read_as_it_was_written_or_not_at_all() -> None:
+    text = integrity.spell(7, b"\x01\x02")
+    assert integrity.read_spelled(text) == (7, b"\x01\x02")
+    assert [integrity.read_spelled(damaged) for damaged in ("", text[1:], text[:-1], f"{text} 0")] == [None] * 4
+
+
 def test_a_record_that_is_off_in_its_last_digits_is_refused(tmp_path: Path) -> None:
     """What is compared is compared to the last bit: the tests above cannot pass by tolerance."""
     _small(tmp_path)
