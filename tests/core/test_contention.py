@@ -14,7 +14,6 @@ from themis.model.events import Grant, Renew, Revoke
 from themis.model.settings import Settings
 from themis.model.workload import App, Workload
 from themis.policies.api import make_policy
-from themis.policies.fair_finish import FairFinish
 from themis.policies.placement.lease_lengths import lease_length, spread, unserved
 from themis.report.idle import IdleFold, IdleTime
 from themis.sim.replay import replay_records
@@ -108,11 +107,14 @@ def test_newcomers_get_a_first_gpu_within_the_shortest_lease_where_they_waited_f
     assert max(short.first_gpu[2:]) <= 2 * 180.0 + 60.0
 
 
-@pytest.mark.parametrize("policy", ["drf", "themis", "tiresias"])
+@pytest.mark.parametrize(
+    ("policy", "setting"),
+    [("drf", "shortest_lease_s"), ("themis", "shortest_lease_s"), ("tiresias", "step_s"), ("fair_finish", "step_s")],
+)
 @pytest.mark.parametrize("seed", [1, 4])
-def test_no_running_lease_is_cut_short_and_the_log_replays(policy: str, seed: int) -> None:
+def test_no_running_lease_is_cut_short_and_the_log_replays(policy: str, setting: str, seed: int) -> None:
     simulation = random_simulation(make_policy(policy), seed, name=policy, failures=False)
-    simulation = replace(simulation, settings=replace(simulation.settings, shortest_lease_s=60.0))
+    simulation = replace(simulation, settings=replace(simulation.settings, **{setting: 60.0}))  # type: ignore[arg-type]
     until: dict[int, float] = {}
     lengths, early = set(), dict[int, float]()
     log: Log = []
@@ -138,61 +140,29 @@ def test_no_running_lease_is_cut_short_and_the_log_replays(policy: str, seed: in
     assert replay_records(log, book=BOOK).difference is None
 
 
-def _own_leases(policy: FairFinish, types: int = 1, **settings: float) -> tuple[list[float], list[float]]:
-    """Four long apps on four GPUs, then a short one: lengths of the leases given while it waits, and when it starts."""
+def _leases(policy: str, **settings: float) -> tuple[list[Grant | Renew], list[float]]:
+    """Four long apps on four GPUs from different times on, then a short one: leases given before it starts, and when it does."""
     apps = (
-        *(app(f"long{i}", [job(20000.0)]) for i in range(4)),
-        app("short", [job(30.0)], arrival=700.0),
+        *(app(f"long{i}", [job(20000.0)], arrival=50.0 * i) for i in range(4)),
+        app("short", [job(30.0)], arrival=701.0),
     )
-    cluster = machines(2, 2)
-    if types > 1:
-        cluster = replace(cluster, machines=(cluster.machines[0], replace(cluster.machines[1], gpu_type="V100")))
-    log: Log = []
-    Simulation(
-        workload=Workload(name="made", apps=apps),
-        cluster=cluster,
-        book=BOOK,
-        policy_name="fair_finish",
-        policy=policy,
-        settings=Settings(**settings),
-    ).run(lambda time, record: log.append((time, record)))
+    log, _ = run(list(apps), 2, 2, policy=policy, **settings)
     starts = [time for time, record in log if isinstance(record, Grant) and record.job == 4]
-    lengths = [
-        record.until - time
-        for time, record in log
-        if isinstance(record, (Grant, Renew)) and time < starts[0] and record.job != 4
-    ]
-    return lengths, starts
+    return [r for time, r in log if isinstance(r, (Grant, Renew)) and time < starts[0]], starts
 
 
-def test_fair_finish_shortens_leases_to_five_starts_while_apps_wait() -> None:
-    """A newcomer of half a minute waits for 175 s at most in place of 600 s; renewals restart nothing."""
-    lengths, starts = _own_leases(FairFinish())
-    assert starts[0] - 700.0 <= 5 * 35.0 + 60.0
-    assert min(lengths) < 600.0
-    lengths, starts = _own_leases(FairFinish(starts=0.0))
-    assert set(lengths) == {600.0}
-    assert starts[0] == 1200.0
+def test_leases_of_fair_finish_end_together_at_each_tick_and_a_newcomer_waits_for_the_next() -> None:
+    leases, starts = _leases("fair_finish")
+    assert {lease.until % 60.0 for lease in leases} == {0.0}
+    assert starts == [720.0]
 
 
-def test_the_settings_say_how_short_leases_are_before_fair_finish_does() -> None:
-    assert _own_leases(FairFinish(), shortest_lease_s=600.0) == _own_leases(
-        FairFinish(starts=0.0), shortest_lease_s=600.0
-    )
-    assert _own_leases(FairFinish(), shortest_lease_s=120.0) == _own_leases(
-        FairFinish(starts=0.0), shortest_lease_s=120.0
-    )
-
-
-def test_where_a_start_costs_nothing_or_types_differ_leases_keep_their_length() -> None:
-    assert _own_leases(FairFinish(), container_s=0.0) == _own_leases(FairFinish(starts=0.0), container_s=0.0)
-    assert _own_leases(FairFinish(), types=2) == _own_leases(FairFinish(starts=0.0), types=2)
-
-
-@pytest.mark.parametrize("wrong", [-1.0, float("nan"), 1e4])
-def test_starts_that_make_no_sense_are_refused_in_a_sentence(wrong: float) -> None:
-    with pytest.raises(InputError, match=r"policy fair_finish: starts is .*, expected 0 to 1000"):
-        FairFinish(starts=wrong)
+@pytest.mark.parametrize("policy", ["srsf", "gandiva", "drf", "tiresias", "themis"])
+def test_leases_end_together_at_the_steps_of_the_settings_under_every_policy_that_grants_gpus(policy: str) -> None:
+    apart, _ = _leases(policy)
+    together, _ = _leases(policy, step_s=180.0)
+    assert {lease.until % 180.0 for lease in together} == {0.0}
+    assert {lease.until % 180.0 for lease in apart} != {0.0}
 
 
 def test_a_shortest_lease_beyond_the_lease_is_refused_in_a_sentence() -> None:

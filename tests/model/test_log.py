@@ -179,9 +179,9 @@ RECORDS: list[Record] = [
     e.JobReached(job=2, attempt=1, steps=1e9, loss=0.3),
     e.BatchChanged(job=2, attempt=1, steps=1 / 3, batch=64),
     e.LossReported(job=2, attempt=1, steps=1 / 3, loss=0.3),
+    allocated(dataclasses.replace(GPUS, step_s=60.0)),
     allocated(GPUS, PROOF),
     allocated(dataclasses.replace(GPUS, until=np.array([600.0, 600.0]))),
-    allocated(dataclasses.replace(GPUS, shortest_s=175.0)),
     allocated(GpuGrant(app=ints(), gang=ints(), machine=ints(), gpus=ints(), until=np.zeros(0), extend=ints())),
     allocated(SHARE),
     allocated(TimeShare(combos=ints(4, -1, 2, -1).reshape(2, 2), gpus=ints(2, 1), x=np.ones((2, 1)), round_s=360.0)),
@@ -341,7 +341,7 @@ def test_a_broken_line_is_named(tmp_path: Path, line: bytes, says: str) -> None:
     ("first", "says"),
     [
         (encode(0.0, GRANT), "expected a Header"),
-        (encode(0.0, dataclasses.replace(HEADER, schema=99)), "has schema 99, this Themis reads 1"),
+        (encode(0.0, dataclasses.replace(HEADER, schema=99)), f"has schema 99, this Themis reads {e.SCHEMA}"),
     ],
 )
 def test_a_log_of_another_kind_is_refused(tmp_path: Path, first: bytes, says: str) -> None:

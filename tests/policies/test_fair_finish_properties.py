@@ -19,6 +19,7 @@ from themis.model.units import Float
 from themis.model.workload import App, Bag, CurveStopping, LossCurve, User, Workload
 from themis.policies.api import Workbench, make_policy
 from themis.policies.fair_finish import FairFinish, _covered
+from themis.report.metrics import Fold
 from themis.sim.runner import Outage, Simulation, _Run
 from themis.testing.builders import app, job, machines, random_simulation
 
@@ -319,3 +320,25 @@ def test_on_seven_types_apps_of_many_small_jobs_keep_their_dues(seed: int) -> No
     core = _simulation(apps, cluster, weights=weights, book=book, settings=settings).run()
     due, ended = _dues(core), _ended(core)
     assert all(ended[a.name] <= due[a.name] + 2 * settings.lease_s for a in apps)
+
+
+@pytest.mark.parametrize("gpus", [1, 4])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_narrow_job_ends_as_on_its_own_share_whatever_fills_the_cluster(gpus: int, seed: int) -> None:
+    """Elastic apps that fill 16 GPUs come all the time; a share of theirs is always wider than the job."""
+    rng = np.random.default_rng(seed)
+    wide = [
+        app(f"w{i}", [job(float(rng.uniform(0.4, 1.6)) * 16 * 400.0, (1, 16))], float(t))
+        for i, t in enumerate(np.cumsum(rng.exponential(400.0, 12)))
+    ]
+    fold = Fold()
+    Simulation(
+        workload=Workload(name="w", apps=(app("narrow", [job(4800.0 * gpus, gpus)]), *wide)),
+        cluster=machines(4, 4, 4, 4),
+        book=BOOK,
+        policy_name="fair_finish",
+        policy=make_policy("fair_finish"),
+        settings=Settings(),
+    ).run(fold)
+    narrow = next(row for row in fold.result().apps if row.name == "narrow")
+    assert narrow.rho_attainable <= 1.05

@@ -26,7 +26,7 @@ from themis.traces.profiles.models import DEFAULT_BOOK
 from themis.traces.profiles.presets import load_cluster
 
 HEADER = e.Header(
-    schema=1,
+    schema=e.SCHEMA,
     version="",
     simulated=False,
     policy="themis",

@@ -17,7 +17,7 @@ from themis.core.offer import FreeGpus
 from themis.core.place import place
 from themis.core.placed_gangs import Intent, Placed, WantedGang
 from themis.core.state import EPS, State
-from themis.model.units import Bool, Float, Int, Seconds
+from themis.model.units import Bool, Float, Int, Seconds, next_step
 
 
 def left_over(
@@ -68,13 +68,15 @@ class _Ends:
 
     def __init__(self, state: State, intent: Intent, offer: FreeGpus, placed: Sequence[Placed]) -> None:
         self.state, self.offer, self.placed = state, offer, placed
-        self.round_end = intent.round_end
+        self.round_end, self.step_s = intent.round_end, intent.step
 
     def after(self, start_s: Seconds) -> Seconds:
         """The first end of a lease more than ``start_s`` from now; of rounds, the round's, or 0 where that is sooner."""
         s = self.state
         if (end := self.round_end) is not None:
             return end if end - s.now > start_s + EPS or not start_s else 0.0
+        if self.step_s:
+            return min(s.now + s.settings.lease_s, next_step(s.now, self.step_s))
         running = s.lease_ends()
         ends = [*running[running > self.offer.by + EPS].tolist(), *(p.until for p in self.placed)]
         return min((end for end in ends if end > s.now + start_s + EPS), default=s.now + s.settings.lease_s)

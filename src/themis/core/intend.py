@@ -36,8 +36,9 @@ def intend(state: State, answer: Answer, offer: FreeGpus, spare: bool = False) -
     """
     match answer:
         case GpuGrant():
-            shortest = state.settings.shortest_lease_s or answer.shortest_s
-            return Intent(_granted(answer), None, state.settings.tick_s, shortest, answer.declined)
+            step_s = state.settings.step_s or answer.step_s
+            shortest = 0.0 if step_s else state.settings.shortest_lease_s
+            return Intent(_granted(answer), None, state.settings.tick_s, shortest, answer.declined, step=step_s)
         case TimeShare():
             return _time_shared(state, answer, offer, spare)
         case RoundPlan():

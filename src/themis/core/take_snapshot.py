@@ -108,6 +108,7 @@ def take_renewing(
         lease_s=state.settings.lease_s,
         full_lease_s=state.settings.lease_s,
         shortest_lease_s=state.settings.shortest_lease_s,
+        step_s=state.settings.step_s,
         tick_s=state.settings.tick_s,
         restart_s=state.settings.container_s,
         gpu_types=tuple(state.gpu_types),
@@ -159,6 +160,7 @@ def take_renewing(
         job_attained=f["attained"] + i["gpus"] * (state.now - f["since"]),
         job_held=job_held,
         job_expiring=np.where(running & ~held_on, i["gpus"], 0),
+        job_since=f["since"],
         job_until=f["until"],
         job_locality=i["locality"],
         job_gpu_type=i["gpu_type"],
@@ -174,7 +176,7 @@ def take_renewing(
     if state.between != "apps":
         received, entitled, rate = fairness_unit.balance(state, app_id)
         snapshot = snapshot.filled(unit_received=received, unit_entitled=entitled, unit_rate=rate)
-    if state.settings.shortest_lease_s:
+    if state.settings.shortest_lease_s and not state.settings.step_s:
         snapshot.filled(lease_s=shortened(snapshot, state.settings.shortest_lease_s))
     if len(later):
         snapshot = _with_later(state, snapshot, later)

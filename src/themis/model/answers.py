@@ -112,9 +112,8 @@ class GpuGrant:
     app : Int[W], app ids. ``gang`` : Int[W], rows of one gang share a number. ``machine``, ``gpus`` : Int[W].
     until : Float[W], end of the lease. ``extend`` : Int[W], id of the running job that the gang's GPUs are added to, or -1.
     declined : Int[D], ids of apps whose own agents want no more than they got: nothing that is left over is given to them.
+    step_s : seconds, where the settings have no ``step_s``: leases end together on its multiples; 0: each at ``until``.
     job : Int[W], id of the waiting job that gets the gang; None where the apps' own schedulers choose.
-    shortest_s : seconds, where the settings have no ``shortest_lease_s``: leases may end so early while apps wait, and ends are
-        spread where no GPU is left (``core.contention``); 0: every lease ends when ``until`` says.
     """
 
     app: Int
@@ -124,8 +123,8 @@ class GpuGrant:
     until: Float
     extend: Int
     declined: Int = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    step_s: Seconds = 0.0
     job: Int | None = None
-    shortest_s: Seconds = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,9 +91,9 @@ def _write_answer(answer: Answer) -> Fields:
                 "gpus": answer.gpus,
                 "until": _once(answer.until),
                 "extend": _once(answer.extend),
+                **({"step_s": answer.step_s} if answer.step_s else {}),
                 **({"declined": answer.declined} if len(answer.declined) else {}),
                 **({} if answer.job is None else {"job": answer.job}),
-                **({"shortest_s": answer.shortest_s} if answer.shortest_s else {}),
             }
         case TimeShare():
             pairs = bool((answer.combos[:, 1] >= 0).any())
@@ -145,9 +145,9 @@ def _read_answer(d: Fields) -> Answer:
                 gpus=column("gpus"),
                 until=column("until", np.float64),
                 extend=column("extend"),
+                step_s=d.get("step_s", 0.0),
                 declined=np.array(d.get("declined", ()), dtype=np.int64),
                 job=column("job") if "job" in d else None,
-                shortest_s=d.get("shortest_s", 0.0),
             )
         case "share":
             x = column("x", np.float64).reshape(-1, d["types"])

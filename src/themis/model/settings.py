@@ -17,7 +17,10 @@ class Settings:
 
     Attributes
     ----------
-    lease_s : length of a lease (Themis §6.4: 10 minutes). ``tick_s`` : expiries fall on multiples of it.
+    lease_s : longest lease, and the time over which a decision pays for moves and starts (Themis §6.4: 10 minutes).
+    tick_s : expiries fall on multiples of it.
+    step_s : leases end together, at multiples of it, and are decided again then, under every policy that grants GPUs (decision 99);
+        0, the default: as the policy says, else each when ``lease_s`` are over.
     shortest_lease_s : leases shorten down to this while apps wait for their first GPUs, and their ends are spread (decision 21);
         0, the default, as in the Themis paper: every lease has one length. A start should cost a small part of it.
     container_s : cost of a real change of GPUs (§6.2.3: 35 s median); the model's checkpoint cost comes on top.
@@ -31,6 +34,7 @@ class Settings:
 
     lease_s: Seconds = 600.0
     tick_s: Seconds = 60.0
+    step_s: Seconds = 0.0
     container_s: Seconds = 35.0
     gather_s: Seconds = 0.0
     checkpoint_every_s: Seconds = 600.0
@@ -46,7 +50,7 @@ class Settings:
         for name in ("lease_s", "tick_s", "checkpoint_every_s"):
             if not getattr(self, name) > 0:
                 raise InputError(f"{name} is {getattr(self, name)}, expected more than 0 seconds.")
-        for name in ("container_s", "gather_s", "shortest_lease_s"):
+        for name in ("container_s", "gather_s", "shortest_lease_s", "step_s"):
             if getattr(self, name) < 0:
                 raise InputError(f"{name} is {getattr(self, name)}, expected 0 seconds or more.")
         if self.lease_s < self.tick_s:

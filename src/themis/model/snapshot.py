@@ -96,6 +96,9 @@ class Snapshot:
     lease_s: Annotated[Seconds, Column("", S, "length of a lease given now: shorter where apps wait")]
     full_lease_s: Annotated[Seconds, Column("", S, "the setting `lease_s`")]
     shortest_lease_s: Annotated[Seconds, Column("", S, "the setting `shortest_lease_s`")]
+    step_s: Annotated[
+        Seconds, Column("", S, "the setting `step_s`: leases end together on its multiples; 0: as the policy says")
+    ]
     tick_s: Annotated[Seconds, Column("", S, "the setting `tick_s`: leases end on its multiples")]
     restart_s: Annotated[Seconds, Column("", S, "the container's share of a restart (`container_s`)")]
     gpu_types: Annotated[tuple[str, ...], Column("K", NAME, "names of the GPU types")]
@@ -153,6 +156,7 @@ class Snapshot:
     job_attained: Annotated[Float, Column("J", GPU_S, "leased so far")]
     job_held: Annotated[Int, Column("J", GPUS, "held beyond this instant, 0 if none")]
     job_expiring: Annotated[Int, Column("J", GPUS, "whose lease ends at this instant")]
+    job_since: Annotated[Float, Column("J", S, "when it got the GPUs that it has, or lost its last ones (absolute)")]
     job_until: Annotated[Float, Column("J", S, "when its lease ends (absolute)")]
     job_locality: Annotated[Int, Column("J", ROW, "`Locality` of its GPUs")]
     job_gpu_type: Annotated[Int, Column("J", ROW, "type of the GPUs that it has or had last")]

@@ -38,6 +38,11 @@ def next_tick(time: Seconds, tick: Seconds) -> Seconds:
     return math.ceil(time / tick - 1e-9) * tick
 
 
+def next_step(now: Seconds, step_s: Seconds, at_least: Seconds = 0.0) -> Seconds:
+    """The first multiple of ``step_s`` that is after ``now``, and ``at_least`` seconds after it."""
+    return max((math.floor(now / step_s + 1e-9) + 1), math.ceil((now + at_least) / step_s - 1e-9)) * step_s
+
+
 def round_end(now: Seconds, round_s: Seconds, origin: Seconds = 0.0) -> Seconds:
     """Rounds begin at ``origin`` and at multiples of their length from then on: the next boundary after ``now``.
 

@@ -4,89 +4,86 @@ Each app has a due: when it finishes in the reference, a virtual cluster of weig
 cannot wait a lease longer and keep their due, or have lost it, are served in the order of their dues: a server in the
 order in which a fair reference finishes completes no app later than it does (Friedman and Henderson, SIGMETRICS 2003).
 An app that can use few GPUs and has no time of its own left goes before all that have more work, whatever their dues:
-no GPU that it gets later makes up for one that it lacks now. Then come apps whose own critical path is about as long as
-the time to the horizon, an instant that arrivals alone move, least slack first: they take no GPUs from an app that
-needs them for its due. All other GPUs go to the apps with the least work left, each on the GPU type that suits all of
-them best (``by_type``).
+no GPU that it gets later makes up for one that it lacks now. Where it uses no more than its share, it goes before all
+(decision 100), and so do, on a quarter of the GPUs, apps whose own critical path is as long as the time to the horizon, an
+instant that arrivals alone move. All other GPUs go gang by gang to the one that is placed best, of equal ones to the app with
+the least work left. Leases end together, at each tick (decision 99). On several GPU types each job gets the type that suits all
+of them best (``by_type``).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar, cast
 
 import numpy as np
 
-from themis.errors import InputError
 from themis.fairness import fluid
-from themis.model.answers import GpuGrant, Proof, Solved
-from themis.model.snapshot import Snapshot
-from themis.model.units import Bool, Float, Seconds
-from themis.policies.api import ADDED, Cadence, Granularity, Renews, Workbench
+from themis.model.answers import Proof, Solved
+from themis.model.snapshot import Kind, Snapshot
+from themis.model.units import Bool, Float
+from themis.policies.api import Cadence, Granularity, Renews, Workbench
 from themis.policies.by_type import by_type, fastest, types_differ
-from themis.policies.placement.lease_lengths import shortened
-from themis.policies.placement.ordered import in_order
+from themis.policies.placement.best_first import best_first
+from themis.policies.placement.grants import Allocator
+from themis.policies.placement.ordered import fill
 
 DOUBT = 0.2
 """Part by which a critical path, or the work of an app, may be longer than forecast."""
+QUARTER = 0.25
+"""Part of the GPUs that apps whose critical path is as long as the time to the horizon get before the others."""
+YOUNG = 5.0
+"""Starts; a gang that has run for less is not stopped for an app that can wait."""
+PLANNED = 300.0
+"""Seconds that a decision takes a gang to stay for where leases end at each step: moves and starts are paid over them."""
 STARTING = 1.25
 """Time leased over time trained where every lease is of five starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FairFinish:
-    """Shortest remaining service first, as long as each app keeps the finish of its own share.
-
-    Parameters
-    ----------
-    starts : while apps wait, leases shorten to this multiple of a start's cost, 0 to 1000, where the settings have no
-        ``shortest_lease_s``; 0: leases have one length. On several GPU types they always have (``by_type``). Decision 69.
-    """
-
-    starts: float = field(default=5.0, metadata=ADDED)
+    """Shortest remaining service first, as long as each app keeps the finish of its own share."""
 
     claims: ClassVar[frozenset[str]] = frozenset({"work_conserving"})
     needs: ClassVar[frozenset[str]] = frozenset({"reference"})
     level: ClassVar[Granularity] = Granularity.APP
 
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.starts <= 1000.0:
-            raise InputError(f"policy fair_finish: starts is {self.starts}, expected 0 to 1000.")
-
     @property
     def pace(self) -> Cadence:
         """Decide whenever GPUs are free."""
-        return Cadence(renews=Renews.ON_ONE_TYPE, packs=True)
+        return Cadence(renews=Renews.ON_ONE_TYPE, ticks=True)
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
-        """Allocate the offer: apps that cannot wait by due (``in_time``), critical ones by slack, the others by work left.
+        """Allocate the offer: own share first, long paths by slack, apps that cannot wait by due (``in_time``), the others by place.
 
         Ties go by work left, arrival and id.
         """
-        shortest = self.shortest(snapshot)
-        s = snapshot.having(lease_s=shortened(snapshot, shortest)) if shortest else snapshot
+        several, s = types_differ(snapshot), snapshot
+        if step_s := s.step_s or (0.0 if several else s.tick_s):
+            s = s.having(step_s=step_s, lease_s=min(s.full_lease_s, PLANNED))
         left, due, speed = work_left(s), cast(Float, s.need("reference")) - s.now, fastest(s)
         alone = cast(Float, s.need("need_alone")) / speed
         believed = alone
         left, due, alone = as_it_turned_out(s, left, due, alone)
         urgent = cannot_wait(s, left, due, alone)
         slack = to_horizon(s, believed, speed) + believed - alone
-        critical = ~urgent & (slack < 2.0 * (s.lease_s + s.restart_s) + DOUBT * alone)
-        by = np.where(urgent, in_time(s, left, due, alone, urgent), np.where(critical, slack, left))
-        order = np.lexsort((s.app_id, s.app_arrival, left, by, ~critical, ~urgent))
-        if types_differ(s):
-            solved = by_type(s, order[: int((urgent | critical).sum())])
+        width = np.divide(left, alone, out=np.ones_like(left), where=(left > 0) & (alone > 0))
+        if several:
+            classes = [np.zeros_like(urgent), np.zeros_like(urgent), urgent, to_critical(s, slack, alone)]
         else:
-            solved = in_order(s, order)
-            solved = replace(solved, answer=replace(cast(GpuGrant, solved.answer), shortest_s=shortest))
+            classes = [urgent & own_share(s, width, due, alone), long_path(s, width, slack), urgent]
+        first = np.select(classes, list(range(len(classes))), 4)
+        by = np.select([first % 2 == 1, urgent], [slack, in_time(s, left, due, alone, urgent)], left)
+        order = np.lexsort((s.app_id, s.app_arrival, left, by, first))
+        head, rest = np.split(order, [int((first < 4).sum())])
+        if several:
+            solved = by_type(s, head)
+        else:
+            allocator = Allocator(s)
+            best_first(allocator, rest, left, fill(allocator, head), young_s=YOUNG * s.restart_s)
+            solved = Solved(answer=replace(allocator.grant(), step_s=step_s))
         late = np.flatnonzero((due < alone) & np.isfinite(alone))
         return replace(solved, proof=Proof(stretched=s.app_id[late], stretch=(alone - due)[late]))
-
-    def shortest(self, s: Snapshot) -> Seconds:
-        """Down to which length leases shorten while apps wait; 0 if they do not, or if the settings say it (decision 69)."""
-        if s.shortest_lease_s or not self.starts * s.restart_s or types_differ(s):
-            return 0.0
-        return min(max(self.starts * s.restart_s, s.tick_s), s.full_lease_s)
 
 
 def work_left(s: Snapshot) -> Float:
@@ -157,6 +154,45 @@ def cannot_wait(s: Snapshot, left: Float, due: Float, alone: Float) -> Bool:
     return out
 
 
+def own_share(s: Snapshot, width: Float, due: Float, alone: Float) -> Bool:
+    """[A], apps without time of their own that use no more than their share of the GPUs now.
+
+    The reference holds these GPUs for such an app all the time, so serving it first moves no due.
+
+    Parameters
+    ----------
+    width : [A], GPUs that each app can use. ``due``, ``alone`` : as of ``cannot_wait``.
+    """
+    gpus = float(s.machine_gpus.sum())
+    filled: Bool = fluid.fill(s.app_weight, width, gpus) >= width * (1.0 - fluid.TINY)
+    return filled & _no_time(s, width, due, alone)
+
+
+def _no_time(s: Snapshot, width: Float, due: Float, alone: Float) -> Bool:
+    """[A], whether no number of GPUs makes up for all of a lease that the app waits now."""
+    part = np.clip(width / max(float(s.machine_gpus.sum()), 1e-9), 0.0, 1.0)
+    out: Bool = due < alone + (s.lease_s + s.restart_s) * (1.0 - part)
+    return out
+
+
+def long_path(s: Snapshot, width: Float, slack: Float) -> Bool:
+    """[A], apps whose critical path is as long as the time to the horizon: least slack first, those that fit a quarter of the GPUs.
+
+    Sweeps in rungs are not among them: which jobs go on, and for how long, is open at each rung.
+    """
+    late = np.flatnonzero((slack < s.lease_s + s.restart_s) & (s.app_kind != Kind.HALVING))
+    late = late[np.argsort(slack[late], kind="stable")]
+    out = np.zeros(s.apps, dtype=np.bool_)
+    out[late[np.cumsum(width[late]) <= QUARTER * s.machine_gpus.sum()]] = True
+    return out
+
+
+def to_critical(s: Snapshot, slack: Float, alone: Float) -> Bool:
+    """[A], where GPUs of several types are in service: apps whose critical path is about as long as the time to the horizon."""
+    out: Bool = slack < 2.0 * (s.lease_s + s.restart_s) + DOUBT * alone
+    return out
+
+
 def in_time(s: Snapshot, left: Float, due: Float, alone: Float, urgent: Bool) -> Float:
     """[A], the dues by which urgent apps are served: earlier than the app's own one if it has no time left itself.
 
@@ -168,8 +204,7 @@ def in_time(s: Snapshot, left: Float, due: Float, alone: Float, urgent: Bool) ->
     ----------
     left, due, alone : as of ``cannot_wait``. ``urgent`` : [A], its answer.
     """
-    part = left / np.maximum(alone, 1e-9) / max(float(s.machine_gpus.sum()), 1e-9)
-    own = urgent & (due < alone + (s.lease_s + s.restart_s) * (1.0 - np.clip(part, 0.0, 1.0)))
+    own = urgent & _no_time(s, left / np.maximum(alone, 1e-9), due, alone)
     dues = np.where(urgent, due, np.inf)
     most_first = np.lexsort((dues, -left))
     with_more = np.empty_like(due)

@@ -111,6 +111,7 @@ class Simulation:
             for name in (
                 "lease_s",
                 "tick_s",
+                "step_s",
                 "container_s",
                 "gather_s",
                 "checkpoint_every_s",

@@ -16,7 +16,7 @@ import numpy as np
 
 from themis.model.answers import GpuGrant
 from themis.model.snapshot import Snapshot
-from themis.model.units import NONE, Int, Locality, Seconds
+from themis.model.units import NONE, Int, Locality, Seconds, next_step
 from themis.policies.placement.blind import Placing, blind_counts
 from themis.policies.placement.packing import Counts
 from themis.policies.placement.room import Room
@@ -100,12 +100,14 @@ def least_waiting(s: Snapshot) -> Int:
 
 
 def lease_end(s: Snapshot, starving: bool) -> Seconds:
-    """End of leases given now: a full lease from now, unless an app starves.
+    """End of leases given now: the next step, or where leases end each by itself a full lease from now, unless an app starves.
 
     Where a gang is due but larger than the offer, leases given meanwhile end with the last one that runs, so that all
     of them are on offer together; nothing idles and no lease is cut short (decision 0004).
     """
     full = s.now + s.lease_s
+    if s.step_s:
+        return min(full, next_step(s.now, s.step_s))
     if not starving:
         return full
     running = s.job_until[s.job_held > 0]
@@ -169,11 +171,18 @@ class Allocator:
 
     def stay(self, a: int, size: int, until: Seconds) -> bool:
         """Leave a gang of the app where it stands, if one of this size does and a better place is not worth the move."""
+        home = self.home_unless_better(a, size)
+        if home is None:
+            return False
+        self.give(a, home[0], until)
+        return True
+
+    def home_unless_better(self, a: int, size: int) -> tuple[Counts, Locality] | None:
+        """Place of an expiring gang of the app that has this size, if there is one and no better place is worth the move."""
         counts = self.home(a, size, Locality.CROSS_RACK)
         if counts is None or self._worth_moving(a, counts):
-            return False
-        self.give(a, counts, until)
-        return True
+            return None
+        return counts, self._span(counts)
 
     def put(self, a: int, gpus: int, until: Seconds) -> bool:
         """Place one gang where it is best; False if there is no room."""

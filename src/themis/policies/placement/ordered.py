@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
-from themis.model.units import Int
+from themis.model.units import Int, Seconds
 from themis.policies.placement.blind import Placing
 from themis.policies.placement.grants import Allocator, demand_of, lease_end, waiting_apps
 
@@ -19,6 +19,13 @@ def in_order(snapshot: Snapshot, order: Int, placement: Placing = Placing.PACKED
     order : rows of the snapshot's apps, most deserving first; apps without waiting jobs are ignored.
     """
     allocator = Allocator(snapshot, placement)
+    fill(allocator, order)
+    return Solved(answer=allocator.grant())
+
+
+def fill(allocator: Allocator, order: Int) -> Seconds:
+    """``in_order`` on what an allocator has left; returns the end of the leases."""
+    snapshot = allocator.s
     waiting = set(waiting_apps(snapshot).tolist())
     queue = [a for a in order.tolist() if a in waiting]
     wants, starving = _wants(snapshot, queue, allocator.left)
@@ -30,7 +37,7 @@ def in_order(snapshot: Snapshot, order: Int, placement: Placing = Placing.PACKED
         had_turn = {a for a, _ in wants}
         queue = [a for a in queue if a not in had_turn]
         wants, _ = _wants(snapshot, queue, allocator.left)
-    return Solved(answer=allocator.grant())
+    return until
 
 
 def _wants(s: Snapshot, queue: list[int], left: int) -> tuple[list[tuple[int, list[int]]], bool]:

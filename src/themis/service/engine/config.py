@@ -277,6 +277,13 @@ class Config:
         "minimum length of a lease while apps wait for their first GPUs; 0, or `lease` and more: leases are not shortened",
         live=True,
     )
+    step_s: Seconds = setting(
+        0.0,
+        WAIT,
+        "leases end together, at multiples of this time, and are renewed or given to others then, under every policy that grants "
+        "GPUs; 0: as the policy says, `fair_finish` at each `tick`",
+        live=True,
+    )
     tick_s: Seconds = setting(60.0, DURATION, "leases end at multiples of this time", live=True)
     container_s: Seconds = setting(35.0, WAIT, "assumed cost of changing a job's GPUs", live=True)
     gather_s: Seconds = setting(0.5, WAIT, "events within this time are handled in one decision", live=True)
@@ -467,6 +474,7 @@ class Config:
         return Settings(
             lease_s=self.lease_s,
             tick_s=self.tick_s,
+            step_s=self.step_s,
             container_s=self.container_s,
             seed=self.seed,
             gather_s=self.gather_s,

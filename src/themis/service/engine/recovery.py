@@ -58,7 +58,16 @@ class Start:
     @property
     def core_settings(self) -> dict[str, float]:
         """The settings that the journal's header has."""
-        names = ("lease_s", "tick_s", "container_s", "gather_s", "checkpoint_every_s", "renew_idle", "shortest_lease_s")
+        names = (
+            "lease_s",
+            "tick_s",
+            "step_s",
+            "container_s",
+            "gather_s",
+            "checkpoint_every_s",
+            "renew_idle",
+            "shortest_lease_s",
+        )
         return {name: getattr(self.settings, name) for name in names}
 
 

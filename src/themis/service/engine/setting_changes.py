@@ -117,7 +117,7 @@ def plan(state: State, before: Config, after: Config, hosts: Sequence[Host], use
     policy = make_policy(after.policy)
     check_types(policy, sorted({machine.gpu_type for machine in machines} or set(state.gpu_types)))
     old, new = before.core_settings, after.core_settings
-    names = ("lease_s", "tick_s", "container_s", "gather_s", "checkpoint_every_s", "shortest_lease_s", "seed")
+    names = ("lease_s", "tick_s", "step_s", "container_s", "gather_s", "checkpoint_every_s", "shortest_lease_s", "seed")
     other = after.policy != before.policy
     first = SettingsChanged(
         user=user,
