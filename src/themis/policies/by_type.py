@@ -17,7 +17,7 @@ from themis.model.snapshot import Snapshot
 from themis.model.units import Float, Int, Locality, Seconds
 from themis.optimize.shares.problem import Problem
 from themis.policies.gavel.baselines import allox
-from themis.policies.placement.grants import Allocator
+from themis.policies.placement.grants import Allocator, lease_end
 from themis.policies.placement.packing import narrowest
 from themis.policies.shares import problem_of, work_left
 
@@ -112,7 +112,9 @@ class _Dealt:
 
 
 def _end(s: Snapshot) -> Seconds:
-    """The next multiple of a lease since the first arrival; a lease from now where that is less than a tick away."""
+    """The next step, or multiple of a lease since the first arrival; a lease from now where that is less than a tick away."""
+    if s.step_s:
+        return lease_end(s, starving=False)
     periods = math.floor((s.now - s.origin) / s.lease_s + 1e-9) + 1
     end = s.origin + periods * s.lease_s
     return min(end, s.now + s.lease_s) if end - s.now >= s.tick_s else s.now + s.lease_s

@@ -54,7 +54,7 @@ class FairFinish:
         return Cadence(renews=Renews.ON_ONE_TYPE, ticks=True)
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
-        """Allocate the offer: own share first, long paths by slack, apps that cannot wait by due (``in_time``), the others by place.
+        """Allocate the offer: own share first, long paths by slack, apps that cannot wait by due, the others by place.
 
         Ties go by work left, arrival and id.
         """
