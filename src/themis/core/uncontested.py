@@ -6,6 +6,8 @@ The policy is not asked, and no snapshot is made. Its cadence says whether that 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from themis.core.offer import FreeGpus
@@ -13,7 +15,7 @@ from themis.core.state import State
 from themis.core.tables import WAITING
 from themis.model.answers import UNCONTESTED, GpuGrant, Proof, Solved
 from themis.model.snapshot import Kind
-from themis.model.units import NONE, Int
+from themis.model.units import NONE, Int, next_step
 from themis.policies.api import Cadence, Renews
 from themis.policies.placement.packing import Counts, narrowest_of_types
 
@@ -55,7 +57,11 @@ def uncontested(s: State, pace: Cadence, offer: FreeGpus) -> Solved | None:
             room[n] -= c
     if not room.any():
         return None
-    return Solved(answer=_grant(gangs, s.now + s.settings.lease_s), proof=Proof(method=RENEWED))
+    step_s = s.settings.step_s or (s.settings.tick_s if pace.ticks else 0.0)
+    until = s.now + s.settings.lease_s
+    if step_s:
+        until = min(until, next_step(s.now, step_s))
+    return Solved(answer=replace(_grant(gangs, until), step_s=step_s), proof=Proof(method=RENEWED))
 
 
 def _distinct(s: State, jobs: list[int]) -> list[int] | None:

@@ -59,6 +59,7 @@ class Cadence:
     renews : whether its answer is forced while each job has all GPUs that it can use; it is not asked then (decision 93).
     packs : the same where jobs wait that all fit: gangs that stand are renewed, the others are put where ``packing.narrowest``
         says, larger ones first.
+    ticks : on one GPU type, leases of its answers end together at each tick, where the settings have no ``step_s``.
     """
 
     round_s: Seconds | None = None
@@ -68,6 +69,7 @@ class Cadence:
     spare: bool = True
     renews: Renews = Renews.NO
     packs: bool = False
+    ticks: bool = False
 
     def __post_init__(self) -> None:
         if self.round_s is not None and not 1.0 <= self.round_s < math.inf:
