@@ -19,7 +19,7 @@ from themis.sim.runner import Outage, Record, Simulation
 from themis.testing.builders import BOOK, app, job, machines, random_workload
 
 DECLARED = [name for name in policy_names() if make_policy(name).pace.renews]
-MORE = ["themis:f=0", "themis:f=1", "drf", "tiresias:clients=jobs", "fifo:placement=blind", "fair_finish:starts=0"]
+MORE = ["themis:f=0", "themis:f=1", "drf", "tiresias:clients=jobs", "fifo:placement=blind"]
 
 
 class Asked:

@@ -159,7 +159,7 @@ def test_gpus_of_trials_that_halving_stops_serve_another_user_at_once(tmp_path: 
         *(s for s in SETTINGS if not s.startswith("lease=")),
         "lease=1h",
         "shortest_lease=0",
-        "policy=fair_finish:starts=0",
+        "policy=srsf",
     )
     with (
         daemon(tmp_path / "home", options=("--machines", "1x4"), settings=settings) as service,
