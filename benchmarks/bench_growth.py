@@ -89,7 +89,10 @@ def main() -> None:
     parser.add_argument("--apps", type=int, default=50_000)
     parser.add_argument("--every", type=int, default=10_000)
     parser.add_argument("--keep", type=float, default=24.0)
+    parser.add_argument("--quick", action="store_true", help="200 apps")
     given = parser.parse_args()
+    if given.quick:
+        given.apps, given.every = 200, 100
     clock = [1e6]
     config = Config(
         policy="fifo",

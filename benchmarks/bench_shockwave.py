@@ -26,8 +26,8 @@ from themis.policies.planning.order import ordered
 from themis.policies.planning.promise import Claims, promised
 from themis.policies.shockwave import Shockwave
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from planning.windows import random_window
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "policies"))
+from windows import random_window
 
 SCALES = ((110, 32), (420, 128), (850, 256), (2000, 512))
 PRICE = Shockwave().makespan

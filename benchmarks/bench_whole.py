@@ -111,6 +111,37 @@ def large(jobs: int, kinds: list[tuple[bool, int]]) -> None:
             print(f"| {name} | {jobs:,} {kind} | {types} | {timed(run, 3):.3f} | {abs(run().gap):.0e} |", flush=True)
 
 
+def scarce_pools(jobs: int, types: int, seed: int) -> tuple[Problem, Float, Float]:
+    """Distinct jobs of odd sizes, one type in ten barred, pools of 6 to 57 % of all GPUs that jobs want; work left; weights."""
+    rng = np.random.default_rng(seed)
+    alone = rng.uniform(1, 50, (jobs, 1)) * rng.uniform(0.15, 1.0, (jobs, types)) * np.linspace(1, 0.4, types)
+    sizes, part = [1, 2, 3, 4, 5, 6, 7, 8, 12, 16], [0.4, 0.15, 0.05, 0.15, 0.03, 0.05, 0.02, 0.1, 0.03, 0.02]
+    gpus = rng.choice(sizes, jobs, p=part)
+    rate = alone * gpus[:, None] ** 0.9
+    rate[rng.random(rate.shape) < 0.1] = 0.0
+    problem = Problem.of(rate, gpus, np.floor(gpus.sum() * rng.uniform(0.06, 0.57, types) / types) + 16)
+    return problem, rate.max(1) * 60 * 10 ** rng.uniform(1.5, 4, jobs), 10 ** rng.uniform(-2, 2, jobs)
+
+
+def scarce(jobs: int, types: int, seeds: int) -> None:
+    """Leftovers where pools are scarce: the worst of several instances, next to the program alone."""
+    print("\n| scarce pools, whole policy | jobs | types | worst s | median s | program alone, worst s | gap |")
+    print("|---|---|---|---|---|---|---|")
+    for name in ("makespan", "max_min, weights 0.01 to 100"):
+        whole, alone, gaps = [], [], []
+        for seed in range(seeds):
+            p, left, weight = scarce_pools(jobs, types, seed)
+            run = partial(min_makespan, p, left) if name == "makespan" else partial(max_min, p, weight)
+            gaps.append(abs(run().gap))
+            whole.append(timed(run, 1))
+            alone.append(timed(partial(run, fill=False), 1))
+        print(
+            f"| {name} | {jobs:,} distinct | {types} | {max(whole):.3f} | {np.median(whole):.3f} | {max(alone):.3f} "
+            f"| {max(gaps):.0e} |",
+            flush=True,
+        )
+
+
 def sharing(jobs: int, kinds: list[tuple[int, bool]]) -> None:
     """Water filling over jobs and pairs, all distinct; ``kinds`` : (types, weights over four orders of magnitude or alike)."""
     print("\n| water filling with sharing | types | weights | s | gap | columns |\n|---|---|---|---|---|---|")
@@ -162,6 +193,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.quick:
         large(220, [(False, 3)])
+        scarce(220, 3, 1)
         sharing(40, [(3, False)])
         return
     if given.sharing:
@@ -170,6 +202,7 @@ def main() -> None:
     if not given.simulations:
         kinds = [(False, 7), (False, 3), (True, 7), (True, 3)]
         against_cvxpy(2048, kinds)
+        scarce(2048, 7, 8)
         large(10_000, kinds[:3])
     simulations(QUEUES)
 

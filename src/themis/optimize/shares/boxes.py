@@ -97,7 +97,8 @@ class Box:
         eye, whole = np.eye(pools, pools + jobs + 1), np.zeros(pools + jobs + 1)
         whole[:pools] = -1.0 if self.level else 0.0
         # The level; then use beyond it at the box's highest prices, and use short of it at the lowest.
-        sides = np.concatenate([[-1.0], -np.minimum(self.high, _DEAR), self.low])
+        highest = np.where(np.isinf(self.high), _DEAR, self.high)
+        sides = np.concatenate([[-1.0], -highest, self.low])
         self.program.add(sides, csc_array(np.vstack([whole, -eye, eye]).T))
         self.matrix = self._columns()
         self.gain = self.scale * self.mixes.gains(self.way, self.open_[self.which])

@@ -29,6 +29,9 @@ _SAMPLE = 128
 _WIDTH = 0.008
 """Relative width of a box around ``smooth.near``'s prices in which the best ones mostly lie."""
 
+_ABSURD = 100.0
+"""Smoothed prices of all GPUs together over the jobs' largest gains, above which they diverged."""
+
 _LEAST = 1e-12
 """Minimum price at which a search begins, relative to the largest gain."""
 
@@ -138,11 +141,14 @@ def _search(worths: Worths, workers: Float) -> tuple[Float, Float, float]:
     """(Price of each pool's GPUs together, shares, the bound that the price proves), in units of the largest gain.
 
     Where jobs need rates, boxes begin at smoothed prices. Otherwise many jobs idle or run by one price alone: prices of a program
-    for a part of the jobs are nearer then. They come second where smoothed ones are too far away.
+    for a part of the jobs are nearer then. They come second where smoothed ones are too far away: without bound where least rates
+    fill the pools.
     """
     if worths.need.any():
-        with suppress(NotSolved):
-            return _boxes(worths, workers, (_smoothed(worths, workers), _WIDTH), _FEW_BOXES)
+        share = _smoothed(worths, workers)
+        if share.sum() <= _ABSURD * worths.gain.max(axis=0).sum():
+            with suppress(NotSolved):
+                return _boxes(worths, workers, (share, _WIDTH), _FEW_BOXES)
     return _boxes(worths, workers, (_first(worths, workers), _FIRST), _BOXES)
 
 
