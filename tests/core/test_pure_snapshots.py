@@ -10,7 +10,7 @@ import pytest
 from themis.core import take_snapshot as snapshots
 from themis.core.scheduler import Scheduler
 from themis.core.state import State
-from themis.core.tables import Growing, Table
+from themis.core.tables import Growing, Table, Unended
 from themis.model.events import Command, Event
 from themis.model.units import Seconds
 from themis.policies.api import make_policy
@@ -26,9 +26,10 @@ def frozen(state: State) -> bytes:
     for name, value in vars(state).items():
         if isinstance(value, Table):
             held[name] = value.size, value.f, value.i
-        elif (
-            not isinstance(value, memoryview | Growing) and name != "_columns"
-        ):  # other views of columns that are fields
+        elif not isinstance(value, memoryview | Growing | Unended) and name not in (
+            "_columns",
+            "_best_gangs",
+        ):  # other views of columns that are fields, and what is computed from columns
             held[name] = value
     return pickle.dumps(held)
 

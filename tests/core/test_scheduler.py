@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from themis.core.tables import Growing
+from themis.core.app_lifecycle import add_app
+from themis.core.tables import Growing, Status
 from themis.errors import ClusterError
 from themis.model.cluster import Cluster
 from themis.model.events import Allocated, AppFinished, Grant, JobEnded, JobStarted, Renew, Revoke
@@ -16,7 +17,7 @@ from themis.model.settings import Settings
 from themis.model.workload import App, Halving, LossCurve, Regime, Rung, Workload
 from themis.policies.api import make_policy
 from themis.sim.runner import Outage, Record, Simulation
-from themis.testing.builders import BOOK, app, job, leased_twice, machines
+from themis.testing.builders import BOOK, app, job, leased_twice, machines, state_at
 
 Log = list[tuple[float, Record]]
 
@@ -258,3 +259,20 @@ def test_a_gang_that_is_told_to_stop_before_it_has_said_that_it_is_done_is_not_r
     assert next((t, r.cause) for t, r in log if isinstance(r, Revoke)) == (60.0, "expired")
     assert times(log, JobEnded)[0] == 61.0
     assert [r.job for _, r in log if isinstance(r, Grant)].count(0) == 1
+
+
+def test_jobs_that_are_present_are_found_however_many_ended_before() -> None:
+    state, rng = state_at(machines(4), []), np.random.default_rng(0)
+    for step in range(60):
+        add_app(state, app(f"a{step}", [job(100.0, name=f"j{k}") for k in range(3)]), 1.0)
+        state.jobs.status[rng.integers(state.jobs.size, size=4)] = Status.ENDED
+        alive = np.flatnonzero(state.jobs.status[: state.jobs.size] != Status.ENDED)
+        state.jobs.status[alive] = rng.choice([Status.WAITING, Status.PAUSED, Status.HELD], size=len(alive))
+        state.apps.in_reference[: state.apps.size] = rng.random(state.apps.size) < 0.5
+        if step % 20 == 13:
+            state.drop_caches()
+        assert (
+            state.present().tolist() == np.flatnonzero(state.jobs.status[: state.jobs.size] == Status.WAITING).tolist()
+        )
+        assert state.in_reference().tolist() == np.flatnonzero(state.apps.in_reference[: state.apps.size]).tolist()
+    assert len(state._jobs_left._rows) < state.jobs.size / 2

@@ -93,9 +93,7 @@ def finish_app(state: State, a: int, outcome: str) -> AppFinished:
         reference.advance(state)
         reference.leave(state, a)
     t.active[a], t.ended[a] = 0, state.now
-    state.finished_service = np.insert(
-        state.finished_service, np.searchsorted(state.finished_service, t.attained[a]), t.attained[a]
-    )
+    state.ended_with(t.attained.item(a))
     if state.between != "apps":
         fairness_unit.left(state, a)
     _leave(state, a)

@@ -14,7 +14,7 @@ import numpy as np
 from themis.core import fairness_unit
 from themis.core.state import State
 from themis.fairness import fluid
-from themis.model.units import Float, GpuSeconds, Int
+from themis.model.units import NONE, Float, GpuSeconds, Int
 
 
 def advance(state: State) -> None:
@@ -22,7 +22,7 @@ def advance(state: State) -> None:
     passed = state.now - state.reference_at
     if not state.keeps_reference or passed <= 0:
         return
-    rows = _present(state)
+    rows = state.in_reference()
     got, finish = fluid.run(*_left(state, rows), fairness_unit.effective(state, rows), state.capacity, passed)
     t = state.apps
     # In reference GPU-seconds: speeds may change with the machines in service, work that was done does not.
@@ -57,7 +57,7 @@ def enter(state: State, a: int) -> None:
 
 def _look_ahead(state: State) -> None:
     """Set the horizon: it moves with arrivals only, never because apps wait."""
-    left, most = _left(state, _present(state))
+    left, most = _left(state, state.in_reference())
     if state.capacity > 0:
         state.horizon = state.now + (1.0 + fluid.LEEWAY) * float(left[most > 0].sum()) / state.capacity
 
@@ -81,11 +81,13 @@ def finishes(state: State, rows: Int, kept: Finishes | None = None) -> Float:
     ``kept`` : of the last call, renewed here.
     """
     out = state.apps.reference[rows].copy()
-    at = np.full(state.apps.size, np.inf)
-    there = _present(state)
-    at[there] = state.reference_at + _seconds(state, there, Finishes() if kept is None else kept)
-    unknown = np.isnan(out)
-    out[unknown] = at[rows[unknown]]
+    there = state.in_reference()
+    unknown = np.isnan(out).nonzero()[0]
+    if len(unknown):
+        at = np.append(state.reference_at + _seconds(state, there, Finishes() if kept is None else kept), np.inf)
+        of = np.searchsorted(there, rows[unknown])
+        found = np.append(there, NONE)[of] == rows[unknown]
+        out[unknown] = np.where(found, at[of], np.inf)
     return out
 
 
@@ -95,10 +97,6 @@ def _seconds(state: State, rows: Int, kept: Finishes) -> Float:
     if not kept.given or not all(map(np.array_equal, kept.given, given)):
         kept.given, kept.seconds = given, fluid.run(*given[1:4], state.capacity)[1]
     return kept.seconds
-
-
-def _present(state: State) -> Int:
-    return state.apps.in_reference[: state.apps.size].nonzero()[0]
 
 
 def needs(state: State, a: int, speed: float) -> tuple[tuple[GpuSeconds, float], ...]:

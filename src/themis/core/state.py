@@ -21,7 +21,7 @@ from themis.core.job_lifecycle import GRANT, JobChange, move
 from themis.core.learning import Measured
 from themis.core.machines import Machines
 from themis.core.rounds import Rounds
-from themis.core.tables import ENDED, RUNNING, Apps, Jobs, derived, kept
+from themis.core.tables import ENDED, RUNNING, Apps, Growing, Jobs, Unended, derived, kept
 from themis.fairness.forecasts.history import History
 from themis.fairness.forecasts.rules import FORECASTER, Forecaster
 from themis.model.answers import RoundPlan
@@ -94,7 +94,7 @@ class State(Machines):
     changing: bool = kept(bool)
     """True if any job ever could change its batch size."""
     finished_service: Float = kept(lambda: np.zeros(0))
-    """GPU-seconds that apps no longer in the system received, rising; replaced, never changed in place."""
+    """GPU-seconds that apps no longer in the system received; replaced, never changed in place."""
     retired_below: int = kept(int)
     """All apps before this one are retired (``core.retire``)."""
 
@@ -162,6 +162,7 @@ class State(Machines):
         self.speeds = compile_speeds(self.book, [], (), 1)
         self._worth: dict[tuple[int, int, int, int], tuple[float, float]] = {}
         """``worth`` of gangs that there were, by ``_worth_by``'s speeds; a cache."""
+        self._jobs_left, self._apps_left, self._service = Unended(), Unended(), Growing(np.zeros(0))
         self._worth_by = self.speeds
         self._best_gangs: dict[Any, Any] = {}
         """``needs.best_gang`` by kind of job; a cache."""
@@ -169,6 +170,7 @@ class State(Machines):
     def drop_caches(self) -> None:
         """Forget what follows from the tables and was looked up before."""
         self._worth, self._best_gangs = {}, {}
+        self._jobs_left, self._apps_left = Unended(), Unended()
 
     @property
     def best_gangs(self) -> dict[Any, Any]:
@@ -385,8 +387,24 @@ class State(Machines):
 
     def present(self) -> Int:
         """Jobs that wait or run, rising."""
-        out: Int = (self.jobs.status[: self.jobs.size] <= RUNNING).nonzero()[0]
+        status = self.jobs.status
+        rows = self._jobs_left.of(self.jobs, lambda rows: status[rows] != ENDED)
+        out: Int = rows[status[rows] <= RUNNING]
         return out
+
+    def in_reference(self) -> Int:
+        """Apps that are served in the reference, rising."""
+        t = self.apps
+        rows = self._apps_left.of(t, lambda rows: (t.active[rows] | t.in_reference[rows]) > 0)
+        out: Int = rows[t.in_reference[rows] == 1]
+        return out
+
+    def ended_with(self, gpu_seconds: float) -> None:
+        """An app ended that received this much."""
+        if self._service.size != len(self.finished_service):
+            self._service = Growing(np.zeros(0))
+            self._service.extend(self.finished_service)
+        self.finished_service = self._service.extend(np.array([gpu_seconds]))
 
     def runs(self, j: int, attempt: int) -> bool:
         """True if this is the attempt that runs now; late reports of earlier ones are ignored."""

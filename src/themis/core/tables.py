@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from themis.model.units import Float, Int
+from themis.model.units import Bool, Float, Int
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
@@ -96,6 +96,24 @@ class Growing(Generic[Scalar]):
             self._room = room
         self._room[start : self.size] = values
         return self._room[: self.size]
+
+
+class Unended:
+    """Rows of a table that may still change: a look at them costs what is there, however many rows ended before."""
+
+    def __init__(self) -> None:
+        self._rows: Int = np.zeros(0, dtype=np.int64)
+        self._upto = 0
+
+    def of(self, table: Table, unended: Callable[[Int], Bool]) -> Int:
+        """Rows for which ``unended`` is true, rising, and at most as many others; what it says of a row once ended is final."""
+        if self._upto < table.size:
+            self._rows = np.append(self._rows, np.arange(self._upto, table.size))
+            self._upto = table.size
+        left = unended(self._rows)
+        if 2 * np.count_nonzero(left) < len(self._rows):
+            self._rows = self._rows[left]
+        return self._rows
 
 
 class Apps(Table):

@@ -170,7 +170,6 @@ def take_renewing(
         job_loss_a=f["loss_a"],
         job_loss_b=f["loss_b"],
         received=state.received_now(job_id),
-        finished_service=state.finished_service,
         between=state.between,
     )
     if state.between != "apps":
@@ -186,10 +185,15 @@ def take_renewing(
     if finishes is not None:
         left, alone, whole = app_needs.left(state, app_id)
         snapshot.filled(need_left=left, need_alone=alone, need_whole=whole)
+    service = partial(_rising, state.finished_service)
     if ((snapshot.app_kind == BAG) & snapshot.app_rigid & (snapshot.app_held > 0)).any():
         exact, renewed = _bags(state, snapshot)
-        return snapshot.deferring(app_left_held=partial(_left_with, exact)), renewed
-    return snapshot.deferring(app_left_held=_left_held), {}
+        return snapshot.deferring(app_left_held=partial(_left_with, exact), finished_service=service), renewed
+    return snapshot.deferring(app_left_held=_left_held, finished_service=service), {}
+
+
+def _rising(values: Float, s: Snapshot) -> Float:
+    return np.sort(values)
 
 
 def _with_later(state: State, s: Snapshot, later: Int) -> Snapshot:
