@@ -76,7 +76,7 @@ def test_a_hierarchy_from_a_file_decides_who_runs(tmp_path: Path) -> None:
         ends = [client.wait(number) for number in numbers]
         assert [e.state for e in ends] == ["completed", "completed"]
         assert ends[0].ended < ends[1].ended
-        decisions = [r.json for r in client.events() if r.kind == "Allocated"]
+        decisions = [r.line for r in client.events() if r.kind == "Allocated"]
     assert decisions
     assert all("Hierarchical" in text for text in decisions), "and nobody else decided in its place"
 
