@@ -33,7 +33,7 @@ from themis.service.api.pages import document, find, request_of
 from themis.service.api.submission import submit
 
 TOKEN = "t"
-STREAM = "/v1/stream"
+STREAMS = ("/v1/stream", "/v1/apps/{app}/agent")
 ALL = os.environ.get("THEMIS_PAGE_PHASES") == "all"
 """Whether all phases of schemathesis run, as in ``make soak``: ``coverage`` tries each limit, ``fuzzing`` random values."""
 CHECKS = (
@@ -161,9 +161,10 @@ def test_every_page_that_reads_answers_as_its_description_says_and_changes_nothi
 ) -> None:
     w, address = there
     before = kept(w)
-    # The stream of events has no end: tests/service/test_http_api.py reads it.
-    run_schemathesis(address, tmp_path, CHECKS, "coverage", "--include-method", "GET", "--exclude-path", STREAM)
-    assert called >= {(page.method, page.path) for page in ROUTES if page.method == "GET" and page.path != STREAM}
+    # Streams of events have no end: tests/service/test_http_api.py and test_agent_sdk.py read them.
+    without = [word for path in STREAMS for word in ("--exclude-path", path)]
+    run_schemathesis(address, tmp_path, CHECKS, "coverage", "--include-method", "GET", *without)
+    assert called >= {(page.method, page.path) for page in ROUTES if page.method == "GET" and page.path not in STREAMS}
     assert w.arbiter.broken is None
     assert kept(w) == before
 
