@@ -16,13 +16,17 @@ import pytest
 from fake import World, request, world
 
 from processes import PATIENCE_S, wait_until
+from themis.client.client import Client
+from themis.errors import InputError
 from themis.schema import messages as schema
 from themis.schema.wire import as_dict, read
 from themis.service.api import http_app
 from themis.service.api.access import Access
+from themis.service.api.call_limits import CallLimit
 from themis.service.api.http_server import HttpServer, serve_http
 from themis.service.api.methods import Api
 from themis.service.api.setting_calls import Door
+from themis.service.api.submission import Limit
 from themis.service.engine.config import Config
 from themis.service.operations.changing import changed
 
@@ -373,3 +377,27 @@ def test_messages_as_json_come_back_as_they_were() -> None:
     asked.jobs[1].program.env["A"] = "é" * 3 + os.sep
     asked.curve = schema.CurveStopping(check_steps=2.5)
     assert read(schema.SubmitRequest, as_dict(asked)) == asked
+
+
+def test_a_call_that_a_busy_service_refuses_is_repeated_and_one_beyond_a_limit_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusals = [True, True]
+    said: list[str] = []
+
+    def check(limit: CallLimit, caller: object) -> None:
+        if refusals:
+            refusals.pop()
+            raise Limit("too many calls.", retry_s=1.0)
+
+    with serving(tmp_path, max_apps=1) as (_, server):
+        address = f"127.0.0.1:{server.port}"
+        with Client(tmp_path, address=address, token=TOKEN, timeout_s=PATIENCE_S, on_wait=said.append) as client:
+            monkeypatch.setattr(CallLimit, "_check", check)
+            assert client.info().gpus == 4
+            assert (refusals, len(said)) == ([], 1)
+            assert "The arbiter refuses the call: too many calls." in said[0]
+            client.submit(request("a"))
+            with pytest.raises(InputError, match="the limit is 1"):
+                client.submit(request("b"))
+            assert len(said) == 1

@@ -30,7 +30,8 @@ def kind(name: str) -> type[Message]:
 
 def as_dict(message: Message) -> dict[str, Any]:
     """A message as JSON has it: every field that is not None."""
-    return message.model_dump(mode="json", exclude_none=True, by_alias=True)
+    found: dict[str, Any] = json.loads(as_json(message))
+    return found
 
 
 def as_json(value: Any) -> bytes:

@@ -59,9 +59,12 @@ class CallLimit:
         if not caller.admin and self.taken[caller.user] >= self.of_user:
             raise Limit(
                 f"user {caller.user} has reached the limit of {counted(self.of_user, 'concurrent call')} to {self.what}; "
-                f"{self.advice}."
+                f"{self.advice}.",
+                retry_s=1.0,
             )
         free = self.total - self.taken.total() - (0 if caller.admin else self.reserve)
         if free <= 0:
             calls = counted(self.taken.total(), "concurrent call")
-            raise Limit(f"all users together have reached the limit of {calls} to {self.what}; {self.advice}.")
+            raise Limit(
+                f"all users together have reached the limit of {calls} to {self.what}; {self.advice}.", retry_s=1.0
+            )

@@ -58,7 +58,9 @@ class Costs:
         with self._places.take(caller):
             turn = self._account(caller).turn
             if not turn.acquire(timeout=TURN_S):
-                raise Limit(f"other requests of user {caller.user} were read for {TURN_S:g} s; try again later.")
+                raise Limit(
+                    f"other requests of user {caller.user} were read for {TURN_S:g} s; try again later.", retry_s=5.0
+                )
             try:
                 with self.charged(caller):
                     yield

@@ -107,7 +107,9 @@ class Oidc:
         """
         self._rate.take(address)
         if not self._asking.acquire(blocking=False):
-            raise Limit(f"{MOST_ASKED} sign-ins ask the provider at the moment; try again in a few seconds.")
+            raise Limit(
+                f"{MOST_ASKED} sign-ins ask the provider at the moment; try again in a few seconds.", retry_s=2.0
+            )
         try:
             yield
         finally:

@@ -35,7 +35,7 @@ from themis.traces.profiles.models import GENERIC
 class Limit(InputError):
     """More than this arbiter takes; ``retry_s`` : seconds after which it may take it."""
 
-    def __init__(self, sentence: str, retry_s: float = 1.0) -> None:
+    def __init__(self, sentence: str, retry_s: float = 60.0) -> None:
         super().__init__(sentence)
         self.retry_s = retry_s
 
