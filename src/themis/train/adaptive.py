@@ -47,10 +47,12 @@ class NoiseScale:
     squared norm and the squared norm of their mean are two batch sizes at the same parameters, which give an unbiased estimate
     (McCandlish et al., A.1). A step of one part is compared with the one before. In both cases the gradient is also predicted from
     how far the parameters are from their averages and from the gradient before: what that explains is signal, since
-    the past knows nothing of the step's noise. Averages are over about the last third of the steps (decision 83).
+    the past knows nothing of the step's noise. Its product with the average gradient of about the last ten steps is a second lower
+    bound: |G|^2 where parameters drift, -|G|^2 where they wander. Averages are over about the last third of the steps
+    (decision 83).
 
     Gradients of parts are read by hooks on the parameters, from where this object is made. Call ``step`` before
-    gradients are clipped or unscaled. Three copies of the parameters are kept.
+    gradients are clipped or unscaled. Four copies of the parameters are kept.
 
     Parameters
     ----------
@@ -74,6 +76,8 @@ class NoiseScale:
         for i, parameter in enumerate(self.parameters):
             parameter.register_hook(partial(self._part, i))
         self._before: Tensor | None = None
+        self._recent: Tensor | None = None
+        """Average gradient of about ten steps."""
         self._size = 0
         self._averages: list[Tensor] = []
         """Averages of the parameters: over about ten steps, and over the last third."""
@@ -108,9 +112,12 @@ class NoiseScale:
                 noise, direct = float((now - before).square().sum()) * batch_size / 2, float(seen[0])
             row = [torch.tensor([noise, direct, direct**2, float(parts > 1)], dtype=torch.float64)]
             row += [seen, seen.square(), (past @ past.T).double().cpu().reshape(-1)]
+            recent = (before if self._recent is None else self._recent) @ now
+            row += [torch.stack([recent, recent.square()]).double().cpu()]
             self._take(torch.cat(row))
         rates = (0.1, _rate(self._steps + 1, self.smooth))
         self._averages = [average + rate * (here - average) for average, rate in zip(averages, rates)]
+        self._recent = now if self._recent is None else self._recent + 0.1 * (now - self._recent)
         self._before, self._size = now, batch_size
 
     def _of_parts(self) -> tuple[int, float]:
@@ -145,17 +152,23 @@ class NoiseScale:
         return noise / signal if signal > 0 else math.inf
 
     def _signal(self) -> float:
-        """|G|^2: what predictions explain, moved to the direct estimate by as much as its error allows."""
+        """|G|^2: the larger of two lower bounds, moved to the direct estimate by as much as its error allows."""
         direct, squared, parts = self._means[1:4].tolist()
-        seen, past = self._means[4:7], self._means[10:].reshape(3, 3)
+        seen, past = self._means[4:7], self._means[10:19].reshape(3, 3)
         scale = past.diagonal().clamp_min(1e-300).rsqrt()
         explained = (
             seen * scale @ torch.linalg.pinv(past * scale[:, None] * scale, rtol=1e-6, hermitian=True) @ (scale * seen)
         )
-        # Products of steps in a row are -|G|^2 where parameters wander, |G|^2 where they stand, in between less.
-        apart = max((direct if parts > 0.5 else abs(direct)) - float(explained), 0.0)
-        error = max(squared - direct**2, 0.0) * self._evenness
-        return float(explained) + (apart**3 / (apart**2 + error) if apart else 0.0)
+        # Products with past gradients are -|G|^2 where parameters wander, |G|^2 where they stand, in between less.
+        recent, its_square = self._means[19:].tolist()
+        bound = max(float(explained), self._shrunk(abs(recent), recent, its_square))
+        apart = max((direct if parts > 0.5 else abs(direct)) - bound, 0.0)
+        return bound + self._shrunk(apart, direct, squared)
+
+    def _shrunk(self, size: float, mean: float, square: float) -> float:
+        """``size`` times its square over that and the squared error of the mean that it comes from."""
+        error = max(square - mean**2, 0.0) * self._evenness
+        return size**3 / (size**2 + error) if size else 0.0
 
     @property
     def significant(self) -> bool:
@@ -183,7 +196,7 @@ class NoiseScale:
         return min(2 * batch_size, limit)
 
     def state_dict(self) -> dict[str, Any]:
-        """State for a checkpoint; the averages of the parameters and the last gradient are left out."""
+        """State for a checkpoint; averages of parameters and gradients are left out."""
         return {
             "means": self._means.clone(),
             "evenness": self._evenness,
@@ -196,12 +209,12 @@ class NoiseScale:
         """Take a checkpoint's up."""
         self._means, self._evenness, self._steps = state["means"].clone(), state["evenness"], state["steps"]
         self._since, self._reference = state["since"], state["reference"]
-        self._before, self._averages = None, []
+        self._before, self._recent, self._averages = None, None, []
 
 
-_KEPT = 4 + 3 + 3 + 9
+_KEPT = 4 + 3 + 3 + 9 + 2
 """Running means: noise, direct signal, its square, whether from parts; the gradient times each of three predictions, the
-squares of that; the predictions times each other."""
+squares of that; the predictions times each other; the gradient times its recent average, the square of that."""
 
 
 def _rate(steps: int, smooth: float) -> float:
