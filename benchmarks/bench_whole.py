@@ -120,7 +120,8 @@ def scarce_pools(jobs: int, types: int, seed: int) -> tuple[Problem, Float, Floa
     rate = alone * gpus[:, None] ** 0.9
     rate[rng.random(rate.shape) < 0.1] = 0.0
     problem = Problem.of(rate, gpus, np.floor(gpus.sum() * rng.uniform(0.06, 0.57, types) / types) + 16)
-    return problem, rate.max(1) * 60 * 10 ** rng.uniform(1.5, 4, jobs), 10 ** rng.uniform(-2, 2, jobs)
+    fastest = np.where(problem.active, rate.max(1), 1.0)  # few types may all be barred
+    return problem, fastest * 60 * 10 ** rng.uniform(1.5, 4, jobs), 10 ** rng.uniform(-2, 2, jobs)
 
 
 def scarce(jobs: int, types: int, seeds: int) -> None:
