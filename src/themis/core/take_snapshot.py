@@ -37,7 +37,19 @@ _JOB_FLOATS = (
     "loss_a",
     "loss_b",
 )
-_JOB_INTS = ("app", "config", "gpus_min", "gpus_max", "status", "locality", "gpus", "gpu_type", "bracket", "order")
+_JOB_INTS = (
+    "app",
+    "config",
+    "gpus_min",
+    "gpus_max",
+    "status",
+    "locality",
+    "gpus",
+    "gpu_type",
+    "bracket",
+    "order",
+    "attempt",
+)
 
 
 @dataclass(slots=True)
@@ -160,6 +172,7 @@ def take_renewing(
         job_attained=f["attained"] + i["gpus"] * (state.now - f["since"]),
         job_held=job_held,
         job_expiring=np.where(running & ~held_on, i["gpus"], 0),
+        job_attempt=i["attempt"],
         job_since=f["since"],
         job_until=f["until"],
         job_locality=i["locality"],

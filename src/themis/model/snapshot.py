@@ -156,6 +156,7 @@ class Snapshot:
     job_attained: Annotated[Float, Column("J", GPU_S, "leased so far")]
     job_held: Annotated[Int, Column("J", GPUS, "held beyond this instant, 0 if none")]
     job_expiring: Annotated[Int, Column("J", GPUS, "whose lease ends at this instant")]
+    job_attempt: Annotated[Int, Column("J", COUNT, "times that its gang was started")]
     job_since: Annotated[Float, Column("J", S, "when it got the GPUs that it has, or lost its last ones (absolute)")]
     job_until: Annotated[Float, Column("J", S, "when its lease ends (absolute)")]
     job_locality: Annotated[Int, Column("J", ROW, "`Locality` of its GPUs")]

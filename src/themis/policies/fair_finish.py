@@ -36,8 +36,6 @@ YOUNG = 5.0
 """Starts; a gang that has run for less is not stopped for an app that can wait."""
 PLANNED = 300.0
 """Seconds that a decision takes a gang to stay for where leases end at each step: moves and starts are paid over them."""
-STARTING = 1.25
-"""Time leased over time trained where every lease is of five starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +110,7 @@ def as_it_turned_out(s: Snapshot, left: Float, due: Float, alone: Float) -> tupl
 
 
 def _covered(s: Snapshot) -> Float:
-    """[J], GPU-seconds that each job's believed work takes at most: worst placement, slowest type there ever was, starts."""
+    """[J], GPU-seconds that each job's believed work takes at most: worst placement, slowest type there ever was, its starts."""
     config, most = s.job_config, np.stack([s.job_gpus_min, s.job_gpus_max], axis=1)
     types = np.unique(s.machine_type)
     per_gpu = s.speeds.scale[config[:, None, None], types[None, :, None], most[:, None, :]] / np.maximum(
@@ -129,7 +127,9 @@ def _covered(s: Snapshot) -> Float:
     )
     start = s.restart_s + s.speeds.checkpoint_s[config]
     # Nothing is known of a job that runs on no type in the cluster.
-    out: Float = np.where(np.isfinite(slowest), (work + s.job_gpus_max * start) * (1.0 + DOUBT) * STARTING, np.inf)
+    out: Float = np.where(
+        np.isfinite(slowest), (work + s.job_gpus_max * start * np.maximum(s.job_attempt, 1)) * (1.0 + DOUBT), np.inf
+    )
     return out
 
 
