@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from themis.cli import ask, main
-from themis.cli.table_columns import STEPS, expected_now, span, steps_columns, why_now
+from themis.cli.table_columns import STEPS, Reply, expected_now, span, steps_columns, why_now
 from themis.errors import InputError
 from themis.report.sentences import delivered
 from themis.schema import messages as schema
+from themis.schema.wire import as_dict
 from themis.service.operations.service_settings import load
 from themis.train import Run
 
@@ -57,7 +58,8 @@ def test_why_gives_one_estimate_of_the_start(
     reply = schema.WhyReply(code="all_leased", sentence="all 8 GPUs are leased.", json=json.dumps(later))
 
     def printed() -> str:
-        monkeypatch.setattr(ask, "connect", lambda home: nullcontext(SimpleNamespace(why=lambda app: reply)))
+        service = SimpleNamespace(call=lambda method, app: as_dict(reply))
+        monkeypatch.setattr(ask, "service_of", lambda home: nullcontext(service))
         main(["why", "urgent"])
         return capsys.readouterr().out
 
@@ -74,6 +76,8 @@ def test_the_only_app_is_not_ranked() -> None:
     alone = schema.WhyReply(code="partly_running", sentence="it runs.", position=1, of=1, rho=1.35)
     assert why_now(alone)[1] == "It is the only app that wants GPUs."
     assert why_now(alone, verbose=True)[2] == "It is the only app that wants GPUs, 1.35x of fair share."
+    worst = Reply.of({"code": "all_leased", "sentence": "x.", "of": 1, "position": 1, "rho": "Infinity"})
+    assert why_now(worst, verbose=True)[2] == "It is the only app that wants GPUs, infx of fair share."
     second = schema.WhyReply(code="all_leased", sentence="x.", position=2, of=3, rho=math.nan)
     assert why_now(second)[1].startswith("Position 2 of 3 apps that want GPUs (apps without GPUs first")
 

@@ -9,8 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
+from themis.cli.options import option
 from themis.cli.output import out
 from themis.cli.table_columns import (
     Columns,
@@ -24,6 +23,7 @@ from themis.cli.table_columns import (
     fair_share,
     known,
     no_formula,
+    service_of,
     show_rows,
 )
 from themis.errors import InputError, UnknownName
@@ -33,10 +33,10 @@ SPOKEN = ("table", "json", "yaml")
 """Forms that a terminal shows as they always did."""
 TIMES = ("submitted", "started", "since", "ended")
 """Columns that are seconds since 1970 in the API, and dates in files."""
-Form = Annotated[str, typer.Option("--format", "-f", metavar="|".join(FORMS), help="Format of the output.")]
+Form = Annotated[str, option("--format", "-f", metavar="|".join(FORMS), help="Format of the output.")]
 Where = Annotated[
     str,
-    typer.Option(
+    option(
         "--output",
         "-o",
         metavar="FORMAT|FILE",
@@ -44,8 +44,8 @@ Where = Annotated[
     ),
 ]
 WHEN = "an age such as 7d, 36h or 30m, a day such as 2026-11-23, or a time such as 2026-11-23T14:00"
-Since = Annotated[str, typer.Option(metavar="WHEN", help=f"Begin: {WHEN}.")]
-Until = Annotated[str, typer.Option(metavar="WHEN", help="End, likewise. Default: now.")]
+Since = Annotated[str, option(metavar="WHEN", help=f"Begin: {WHEN}.")]
+Until = Annotated[str, option(metavar="WHEN", help="End, likewise. Default: now.")]
 
 
 def history(
@@ -53,16 +53,14 @@ def history(
     since: Since = "",
     until: Until = "",
     state: Annotated[
-        str, typer.Option("--state", "-s", help="States, separated by commas: completed, cancelled, failed.")
+        str, option("--state", "-s", help="States, separated by commas: completed, cancelled, failed.")
     ] = "",
     reason: Annotated[
         str,
-        typer.Option(help="Part of the app's reason, or how an attempt ended, such as failed or node_lost."),
+        option(help="Part of the app's reason, or how an attempt ended, such as failed or node_lost."),
     ] = "",
-    attempts: Annotated[bool, typer.Option("--attempts", "-a", help="A row for each attempt of each job.")] = False,
-    limit: Annotated[
-        int, typer.Option("--limit", "-l", min=0, help="Maximum number of apps, newest first (0: 1000).")
-    ] = 0,
+    attempts: Annotated[bool, option("--attempts", "-a", help="A row for each attempt of each job.")] = False,
+    limit: Annotated[int, option("--limit", "-l", least=0, help="Maximum number of apps, newest first (0: 1000).")] = 0,
     form: Form = "",
     output: Where = "",
     watch: Watch = False,
@@ -102,9 +100,9 @@ def usage(
     since: Since = "",
     until: Until = "",
     by: Annotated[
-        str, typer.Option("--by", "-b", help="A row for each: user, group, day, gpu_type, separated by commas.")
+        str, option("--by", "-b", help="A row for each: user, group, day, gpu_type, separated by commas.")
     ] = "user",
-    utc: Annotated[bool, typer.Option("--utc", help="Days of UTC instead of the service's time zone.")] = False,
+    utc: Annotated[bool, option("--utc", help="Days of UTC instead of the service's time zone.")] = False,
     form: Form = "",
     output: Where = "",
     watch: Watch = False,
@@ -118,23 +116,21 @@ def usage(
 
     Example: [cyan]themis usage --since 30d --by user,gpu_type -o november.csv[/cyan]
     """
-    from themis.schema.wire import as_dict
-
     form, file = target(form, output)
     names = [word.strip() for word in by.split(",") if word.strip()]
     if not names:
         raise InputError(f"--by is {by!r}, expected user, group, day, gpu_type, or several of them with commas.")
     now = time.time()
-    with connect(home) as client:
+    with service_of(home) as service:
         for _ in again(watch, form if form in SPOKEN else "json"):
-            found = client.usage(
-                user,
+            rows = service.call(
+                "Usage",
+                user=user,
                 since=moment(since, "--since", now),
                 until=moment(until, "--until", now, end=True),
                 by=names,
                 utc=utc,
-            )
-            rows = [as_dict(row) for row in found]
+            )["users"]
             chosen = {_TITLES[name]: _plain(name) for name in _TITLES if name in names}
             counts = APPS if not {"day", "gpu_type"} & {*names} else {}
             show(rows, form, file, _paid({**chosen, **counts, **(ALL_HOURS if verbose else HOURS)}, rows))
@@ -173,13 +169,13 @@ def moment(text: str, option: str, now: float, *, end: bool = False) -> float | 
     ------
     InputError : it is neither an age nor a time.
     """
-    from themis.jobs import resources
+    from themis import sizes
 
     if not text:
         return None
     try:
-        return now - resources.duration(text)
-    except resources.Unreadable:
+        return now - sizes.duration(text)
+    except sizes.Unreadable:
         pass
     try:
         found = datetime.fromisoformat(text)

@@ -18,6 +18,7 @@ from themis.cli.table_columns import (
     NODES,
     SHARES,
     TRIALS,
+    Reply,
     again,
     check_output,
     clock,
@@ -176,16 +177,14 @@ def why(
 
     Example: [cyan]themis why 3[/cyan]
     """
-    from themis.schema.wire import as_dict
-
-    with connect(home) as client:
+    with service_of(home) as service:
         for _ in again(watch, output, f"themis why {app}"):
-            found = client.why(app)
-            now = {key: value for key, value in as_dict(found).items() if key != "json"}
-            story = json.loads(found.story)
+            now = service.call("Why", app=app)
+            story = json.loads(now.pop("json"))
             if output != "table":
                 dump({"now": now, **story}, output)
                 continue
+            found = Reply.of(now)
             simulated = found.start_median is not None
             now_and_later = (*why_now(found, verbose=verbose), *planned_now(story, simulated=simulated))
             print_lines((*now_and_later, *delivered_now(story)))
@@ -221,8 +220,12 @@ def logs(
 
     Example: [cyan]themis logs -f 3[/cyan]
     """
-    from themis.cli.waiting import copy_logs
+    from themis.cli.waiting import copy_logs, print_logs
 
+    if not follow:
+        with service_of(home) as service:
+            print_logs(service, app, job=job, rank=rank, attempt=attempt)
+        return
     with connect(home) as client:
         copy_logs(client, app, job=job, rank=rank, follow=follow, attempt=attempt)
 

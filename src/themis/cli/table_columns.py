@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import localtime, strftime
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from themis.cli.options import (
@@ -56,6 +57,20 @@ def service_of(home: Path | None) -> Service:
     from themis.client.light import Service
 
     return Service(home, patience_s=PATIENCE_S, on_wait=say)
+
+
+class Reply(SimpleNamespace):
+    """A reply of ``Service.call`` as the client's messages are; a field that is absent is None."""
+
+    def __getattr__(self, name: str) -> Any:
+        return None
+
+    @classmethod
+    def of(cls, value: Any) -> Any:
+        """Mappings within lists and mappings too."""
+        if isinstance(value, dict):
+            return cls(**{key: cls.of(part) for key, part in value.items()})
+        return [cls.of(part) for part in value] if isinstance(value, list) else value
 
 
 def check_output(output: str) -> None:
@@ -204,9 +219,9 @@ def clock(time: float) -> str:
     return strftime("%Y-%m-%d %H:%M:%S", localtime(time))
 
 
-def fair_share(rho: float) -> str:
+def fair_share(rho: float | str) -> str:
     """``1.34x of fair share``: the finish time over that on a private 1/N of the cluster (rho); below 1 is earlier."""
-    return f"{rho:.2f}x of fair share"
+    return f"{float(rho):.2f}x of fair share"  # JSON spells infinity
 
 
 def _time(name: str) -> Callable[[Any], object]:
@@ -478,7 +493,7 @@ def _own_share(found: Any, *, verbose: bool) -> list[str]:
         text += "On its own share of the cluster it would end at "
     text += f"{clock(found.reference_end)}."
     if verbose:
-        text += f" rho_reference {found.rho_reference:.2f}, attainable {found.rho_attainable:.2f}."
+        text += f" rho_reference {float(found.rho_reference):.2f}, attainable {float(found.rho_attainable):.2f}."
     return [text]
 
 

@@ -14,6 +14,7 @@ from themis.errors import ThemisError
 
 if TYPE_CHECKING:
     from themis.client.client import Client
+    from themis.client.light import Service
     from themis.schema import messages as schema
 
 FIRST_S = 3.0
@@ -37,7 +38,11 @@ def state_of(app: schema.App) -> str:
 
 def unstarted(client: Client, app: int | str, job: int = 0) -> str:
     """Why a job has no output yet; empty if it was started, or if there is no such job."""
-    found = client.show(app)
+    return why_empty(client.show(app), job)
+
+
+def why_empty(found: Any, job: int) -> str:
+    """``unstarted`` of the answer of ``Show``."""
     if job >= len(found.jobs) or found.jobs[job].attempt:
         return ""
     row = found.app
@@ -109,6 +114,24 @@ def copy_logs(
             notifier.output_arrived()
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
+
+
+def print_logs(service: Service, app: str, *, job: int, **which: Any) -> None:
+    """Print the existing output; prints on stderr why it is still empty."""
+    from themis.cli.table_columns import Reply
+    from themis.client.light import Unanswered
+
+    if why := why_empty(Reply.of(service.call("Show", app=app)), job):
+        say(why)
+    printed = False
+    try:
+        for data in service.pieces("Logs", app=app, job=job, **which):
+            printed = bool(sys.stdout.buffer.write(data))
+            sys.stdout.buffer.flush()
+    except (Unanswered, OSError) as error:
+        if printed or isinstance(error, BrokenPipeError):
+            raise
+        copy_logs(service.client, app, job=job, submitted=True, **which)
 
 
 def _on_terminal() -> bool:

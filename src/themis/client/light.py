@@ -7,9 +7,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from http.client import HTTPConnection, HTTPException, HTTPResponse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 from urllib.parse import urlencode
 
 from themis.client.home import read_endpoint, read_token
@@ -81,21 +82,34 @@ class Service:
                 pass
         return self._patiently(method, fields)
 
+    def pieces(self, method: str, **fields: Any) -> Iterator[bytes]:
+        """The bytes of a page, as they come.
+
+        Raises
+        ------
+        InputError : the call is wrong. Unanswered, OSError : no answer of the API.
+        """
+        connection = self._connection()
+        try:
+            reply = self._reply(connection, "GET", _query(CALLS[method], fields), None)
+            if reply.status != 200:
+                _refuse(reply.status, json.loads(reply.read()))
+            while piece := reply.read1(1 << 16):
+                yield piece
+        except (HTTPException, ValueError) as error:
+            raise Unanswered from error
+        finally:
+            connection.close()
+
     def _asked(self, route: Route, fields: dict[str, Any]) -> dict[str, Any]:
-        path = route.filled(fields)
-        rest = {key: value for key, value in fields.items() if key not in route.inside}
         if route.method == "GET":
-            given = {key: "true" if value is True else value for key, value in rest.items() if value}
-            status, found = self._ask("GET", f"{path}?{urlencode(given, doseq=True)}" if given else path, None)
+            status, found = self._ask("GET", _query(route, fields), None)
         else:
-            status, found = self._ask(route.method, path, json.dumps(rest))
-        part = route.part
-        if status in (200, 201):
-            return {part: found} if part else found
-        sentence = found.get("error") if isinstance(found, dict) else None
-        if status not in SENTENCES or not sentence or sentence.startswith("unknown page"):  # an older service
-            raise Unanswered
-        raise InputError(sentence)
+            rest = {key: value for key, value in fields.items() if key not in route.inside}
+            status, found = self._ask(route.method, route.filled(fields), json.dumps(rest))
+        if status not in (200, 201):
+            _refuse(status, found)
+        return {route.part: found} if route.part else found
 
     def _ask(self, verb: str, path: str, body: str | None) -> tuple[int, Any]:
         """Status and body of a request.
@@ -104,25 +118,44 @@ class Service:
         ------
         Unanswered : the answer is not one of the API's. OSError : no connection.
         """
-        from http.client import HTTPException
-
-        from themis.client.web import connection_to
-
-        headers = {"Authorization": f"Bearer {self._token}", "Connection": "close"}
-        if body is not None:
-            headers["Content-Type"] = "application/json"
-        connection = connection_to(self.home, self._http, TIMEOUT_S)
+        connection = self._connection()
         try:
-            connection.request(verb, path, body, headers)
-            reply = connection.getresponse()
+            reply = self._reply(connection, verb, path, body)
             return reply.status, json.loads(reply.read())
         except HTTPException as error:
             raise Unanswered from error
         finally:
             connection.close()
 
+    def _connection(self) -> HTTPConnection:
+        from themis.client.web import connection_to
+
+        return connection_to(self.home, self._http, TIMEOUT_S)
+
+    def _reply(self, connection: HTTPConnection, verb: str, path: str, body: str | None) -> HTTPResponse:
+        headers = {"Authorization": f"Bearer {self._token}", "Connection": "close"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        connection.request(verb, path, body, headers)
+        return connection.getresponse()
+
     def _patiently(self, method: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         from themis.schema.wire import as_dict, kind, read
 
         given = {name: value for name, value in fields.items() if value is not None}
         return as_dict(self.client.call(method, read(kind(CALLS[method].request), given)))
+
+
+def _query(route: Route, fields: Mapping[str, Any]) -> str:
+    """The path of a GET with its query."""
+    rest = {key: value for key, value in fields.items() if key not in route.inside}
+    given = {key: "true" if value is True else value for key, value in rest.items() if value}
+    path = route.filled(dict(fields))
+    return f"{path}?{urlencode(given, doseq=True)}" if given else path
+
+
+def _refuse(status: int, found: Any) -> Never:
+    sentence = found.get("error") if isinstance(found, dict) else None
+    if status not in SENTENCES or not sentence or sentence.startswith("unknown page"):  # an older service
+        raise Unanswered
+    raise InputError(sentence)

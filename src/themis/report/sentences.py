@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from themis.model.units import GpuSeconds
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # numpy loads in 0.1 s, for a name
+    from themis.model.units import GpuSeconds
 
 
 def delivered(entitled: GpuSeconds | None, received: GpuSeconds, missing: Mapping[str, GpuSeconds]) -> str:
