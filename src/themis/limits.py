@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Sized
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from themis.errors import InputError
@@ -238,6 +239,20 @@ LONGEST_FILE = 4_000_000
 """Characters of a file in YAML."""
 LONGEST_JOB_FILE = 256 << 10
 """Characters of a job file over the API."""
+
+
+def read_text(path: Path) -> str:
+    """The text of a file; InputError if it cannot be read, or has more than ``LONGEST_FILE`` bytes."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(LONGEST_FILE + 1)
+        if len(data) > LONGEST_FILE:
+            raise InputError(f"{str(path)!r} has more than {LONGEST_FILE} bytes, expected a job file or a script.")
+        return data.decode().replace("\r\n", "\n")
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        raise InputError(f"cannot read {str(path)!r}: {why}.") from None
+
 
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))

@@ -12,8 +12,8 @@ from job_texts import faults, job, jobs
 
 from themis.errors import InputError
 from themis.jobs import After, When, build, check, decide, parse, read_jobs
-from themis.jobs.read import read_text
 from themis.jobs.written import JobText
+from themis.limits import read_text
 
 
 def test_a_job_is_read_with_its_defaults() -> None:

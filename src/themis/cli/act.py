@@ -261,7 +261,7 @@ def submit(
     Example: [cyan]themis submit sweep.yaml[/cyan], [cyan]themis submit job.sh[/cyan]
     """
     from themis.cli import sbatch
-    from themis.jobs.read import read_text
+    from themis.limits import read_text
 
     text = read_text(file)
     if shell and not text.startswith("#!"):

@@ -44,7 +44,7 @@ def check(
 def _is_script(file: Path) -> bool:
     """Whether ``themis submit`` reads a file as a script; no for one that cannot be read."""
     from themis.cli.sbatch import is_script
-    from themis.jobs.read import read_text
+    from themis.limits import read_text
 
     try:
         return is_script(read_text(file), file)
@@ -55,7 +55,8 @@ def _is_script(file: Path) -> bool:
 def _script_faults(file: Path) -> list[str]:
     """Faults of a script, worded as in ``themis submit``; prints the directives without effect."""
     from themis.cli import sbatch
-    from themis.jobs.read import parse, read_text
+    from themis.jobs.read import parse
+    from themis.limits import read_text
 
     try:
         text, notes = sbatch.document(read_text(file), file)

@@ -7,8 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from themis.errors import InputError
-from themis.jobs.read import parse, read_text
+from themis.jobs.read import parse
 from themis.jobs.runnable import doubts
+from themis.limits import read_text
 from themis.model.speed import ProfileBook
 from themis.traces.profiles.models import DEFAULT_BOOK
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from themis.errors import InputError, UnknownName
+from themis.errors import UnknownName
 from themis.jobs.after import unmet
 from themis.jobs.batch_schedules import DynamicText, declared
 from themis.jobs.file_errors import Fault, Findings, raise_first
@@ -20,7 +20,7 @@ from themis.jobs.runnable import check_shell, check_texts
 from themis.jobs.spec import Hints, Submission, Trial
 from themis.jobs.tuners import sweep, tuner_text
 from themis.jobs.written import JobText, SweepText
-from themis.limits import LONGEST_FILE, MOST_JOB_VALUES
+from themis.limits import MOST_JOB_VALUES, read_text
 from themis.machines.engines.program import URL
 from themis.model.speed import ProfileBook
 from themis.model.workload import Bag, Tuner
@@ -91,19 +91,6 @@ def read_jobs(
         raise_first(reading.faults)
         out += reading.submissions
     return tuple(out)
-
-
-def read_text(path: Path) -> str:
-    """The text of a file; InputError if it cannot be read, or has more than ``LONGEST_FILE`` bytes."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(LONGEST_FILE + 1)
-        if len(data) > LONGEST_FILE:
-            raise InputError(f"{str(path)!r} has more than {LONGEST_FILE} bytes, expected a job file or a script.")
-        return data.decode().replace("\r\n", "\n")
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
-        raise InputError(f"cannot read {str(path)!r}: {why}.") from None
 
 
 def _submission(findings: Findings, folder: str, book: ProfileBook) -> Submission | None:

@@ -18,7 +18,7 @@ from themis.errors import InputError, ThemisError, UnknownName
 from themis.jobs import check as check_jobs
 from themis.jobs import warnings_of
 from themis.jobs.file_errors import Fault, Findings, Written, did_you_mean, raise_first, reads, short
-from themis.jobs.read import read_text
+from themis.limits import read_text
 from themis.model.cluster import Cluster
 from themis.service.engine.config import SETTINGS, Config, conflicts
 from themis.setting import Kind, Setting, settings_of
