@@ -34,8 +34,8 @@ QUARTER = 0.25
 """Part of the GPUs that apps whose critical path is as long as the time to the horizon get before the others."""
 YOUNG = 5.0
 """Starts; a gang that has run for less is not stopped for an app that can wait."""
-PLANNED = 300.0
-"""Seconds that a decision takes a gang to stay for where leases end at each step: moves and starts are paid over them."""
+PLANNED = 5.0
+"""Steps that a decision takes a gang to stay for where leases end at each step: moves and starts are paid over them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class FairFinish:
         """
         several, s = types_differ(snapshot), snapshot
         if step_s := s.step_s or (0.0 if several else s.tick_s):
-            s = s.having(step_s=step_s, lease_s=min(s.full_lease_s, PLANNED))
+            s = s.having(step_s=step_s, lease_s=min(s.full_lease_s, PLANNED * step_s))
         left, due, speed = work_left(s), cast(Float, s.need("reference")) - s.now, fastest(s)
         alone = cast(Float, s.need("need_alone")) / speed
         believed = alone
