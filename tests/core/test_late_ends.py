@@ -15,6 +15,7 @@ from themis.model.events import (
     AppSubmitted,
     Command,
     Event,
+    Forced,
     Grant,
     JobEnded,
     JobReached,
@@ -56,6 +57,8 @@ class Core:
                     case Solve():
                         solved = self.policy(command.snapshot, Workbench())
                         todo.append(Allocated(version=command.version, solved=solved))
+                    case Forced():
+                        todo.append(Allocated(version=command.version, solved=command.solved))
                     case _:
                         self.said.append(command)
         return self.said[before:]

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from themis.optimize.programs import Ints
-from themis.optimize.winners import bid_tables
+from themis.optimize.winners import bid_tables, prices
 from themis.optimize.winners.auction_problem import WinnerProblem
 from themis.optimize.winners.bid_tables import Choices, Tables
-from themis.optimize.winners.prices import PricedRows
 
 
 def random_tables(seed: int, bidders: int = 12) -> tuple[Tables, Ints]:
@@ -20,9 +19,10 @@ def random_tables(seed: int, bidders: int = 12) -> tuple[Tables, Ints]:
     rng = np.random.default_rng(seed)
     who = np.sort(rng.integers(0, bidders, 5 * bidders))
     gpus, score = rng.integers(1, 9, len(who)), rng.integers(1, 200, len(who))
-    problem = cast(WinnerProblem, SimpleNamespace(row=np.arange(len(who)), who=who))
-    priced = PricedRows(score=score, net=score, constant=0)
-    return bid_tables.build(problem, gpus[:, None], np.array([int(rng.integers(20, 40))]), priced), gpus
+    problem = cast(WinnerProblem, SimpleNamespace(row=np.arange(len(who)), who=who, score=score, bidders=bidders))
+    return bid_tables.build(
+        problem, gpus[:, None], np.array([int(rng.integers(20, 40))]), prices.unpriced(problem)
+    ), gpus
 
 
 @pytest.mark.parametrize("seed", range(6))
