@@ -23,6 +23,7 @@ from themis.errors import InputError
 from themis.machines.engines.hosts import Host
 from themis.model.cluster import Machine
 from themis.schema import messages as schema
+from themis.schema.wire import read
 from themis.service.api import accounts
 from themis.service.engine import state_snapshots
 from themis.service.engine.books import Books
@@ -57,8 +58,8 @@ def test_gpu_hours_are_added_up_by_day_user_group_and_type(tmp_path: Path) -> No
         assert list(only) == [("1970-01-02",)]
         row = w.ask(lambda a: accounts.usage(a, schema.UsageRequest())).users[0]
         assert (row.apps, row.completed) == (1, 1)
-        with pytest.raises(InputError, match=r"unknown by 'days'\. Did you mean 'day'\?"):
-            used(w, "days")
+        with pytest.raises(InputError, match=r"^by\[0\] is 'days', expected one of .*\. Did you mean 'day'\?$"):
+            read(schema.UsageRequest, {"by": ["days"]})
 
 
 def test_what_retention_drops_leaves_the_accounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

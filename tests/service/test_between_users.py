@@ -9,17 +9,17 @@ from fake import World, request, world
 
 from themis.cli.table_columns import why_now
 from themis.model.events import FairnessSet
-from themis.model.workload import Group, User
 from themis.service.api import views
 from themis.service.api.submission import submit
+from themis.service.engine.config import GroupSettings, UserSettings
 
 TEAM = {
-    "users": (
-        User(name="ada", group="vision"),
-        User(name="bob", weight=2.0, group="vision"),
-        User(name="eve", weight=0.37),
-    ),
-    "groups": (Group(name="vision", weight=3.0),),
+    "users": {
+        "ada": UserSettings(group="vision"),
+        "bob": UserSettings(weight=2.0, group="vision"),
+        "eve": UserSettings(weight=0.37),
+    },
+    "groups": {"vision": GroupSettings(weight=3.0)},
 }
 
 

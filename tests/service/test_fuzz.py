@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args, get_origin
 import httpx
 import pytest
 import yaml
-from fake import World, request, world
+from fake import request, world
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -125,43 +125,34 @@ def submissions(draw: st.DrawFn) -> schema.SubmitRequest:
     return asked
 
 
-@pytest.fixture(scope="module")
-def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with world(tmp_path_factory.mktemp("fuzzed"), 2, 2, max_apps=40, cpus=4, memory=4 << 30) as w:
-        yield w
+def test_any_submission_is_taken_or_refused_and_what_was_taken_is_there_after_a_restart(tmp_path: Path) -> None:
+    with world(tmp_path, 2, 2, max_apps=40, cpus=4, memory=4 << 30) as w:
 
+        @BOUNDED
+        @given(submissions(), st.booleans())
+        def check(asked: schema.SubmitRequest, admin: bool) -> None:
+            known = w.arbiter.state.apps.size
+            refused = ""
+            try:
+                made = w.ask(lambda a: submit(a, asked, Caller(user="u", admin=admin)))
+            except InputError as error:
+                refused = str(error)
+            assert "\n" not in refused
+            if refused:
+                assert len(w.arbiter.journal.apps()) == w.arbiter.state.apps.size == known
+            else:
+                w.turn(1.1)
+                w.ask(lambda a: views.show(a, str(made.app)))
+                w.ask(lambda a: views.apps(a, schema.AppsRequest()))
+                if made.app % 2 and w.arbiter.state.apps.active[made.app]:
+                    w.ask(lambda a: a.cancel(made.app))
+            assert w.arbiter.engine.problem == ""
 
-@pytest.mark.xdist_group("fuzz")
-@BOUNDED
-@given(submissions(), st.booleans())
-def test_any_submission_is_taken_or_refused_and_the_arbiter_goes_on(
-    fuzzed: World, asked: schema.SubmitRequest, admin: bool
-) -> None:
-    known = fuzzed.arbiter.state.apps.size
-    refused = ""
-    try:
-        made = fuzzed.ask(lambda a: submit(a, asked, Caller(user="u", admin=admin)))
-    except InputError as error:
-        refused = str(error)
-    assert "\n" not in refused
-    if refused:
-        assert len(fuzzed.arbiter.journal.apps()) == fuzzed.arbiter.state.apps.size == known
-    else:
-        fuzzed.turn(1.1)
-        fuzzed.ask(lambda a: views.show(a, str(made.app)))
-        fuzzed.ask(lambda a: views.apps(a, schema.AppsRequest()))
-        if made.app % 2 and fuzzed.arbiter.state.apps.active[made.app]:
-            fuzzed.ask(lambda a: a.cancel(made.app))
-    assert fuzzed.arbiter.engine.problem == ""
-
-
-@pytest.mark.xdist_group("fuzz")
-def test_what_was_taken_from_them_is_there_after_a_restart(fuzzed: World) -> None:
-    home, clock = fuzzed.arbiter.journal.path.parent, fuzzed.clock
-    assert len(fuzzed.arbiter.journal.apps()) >= 3, "some are right"
-    apps = [(entry.name, entry.outcome) for entry in fuzzed.arbiter.journal.apps()]
-    held = fuzzed.held()
-    with world(home, 2, 2, clock=clock, cpus=4, memory=4 << 30) as w:
+        check()
+        apps = [(entry.name, entry.outcome) for entry in w.arbiter.journal.apps()]
+        assert len(apps) >= 3, "some are right"
+        held, clock = w.held(), w.clock
+    with world(tmp_path, 2, 2, clock=clock, cpus=4, memory=4 << 30) as w:
         assert [(entry.name, entry.outcome) for entry in w.arbiter.journal.apps()] == apps
         assert w.held() == held
 

@@ -93,10 +93,10 @@ def test_a_decision_under_way_is_one(tmp_path: Path) -> None:
 def test_what_simulations_say_becomes_an_estimate_and_its_range() -> None:
     for found, expected in (
         ([1.0, 2.0, 3.0], (101.0, 102.0, 103.0)),
-        ([1.0, 2.0, None], (101.0, 102.0, 0.0)),
-        ([1.0, None, None], (101.0, 0.0, 0.0)),
-        ([None], (0.0, 0.0, 0.0)),
-        ([], (0.0, 0.0, 0.0)),
+        ([1.0, 2.0, None], (101.0, 102.0, None)),
+        ([1.0, None, None], (101.0, None, None)),
+        ([None], (None, None, None)),
+        ([], (None, None, None)),
     ):
         reply = schema.WhyReply()
         views.add_estimate(reply, found, 100.0)
