@@ -17,8 +17,6 @@ import warnings
 from pathlib import Path
 from unittest.mock import MagicMock
 
-import cvxpy
-
 
 def main() -> None:
     """Simulate until the jobs FIRST to LAST - 1 are done."""
@@ -28,6 +26,7 @@ def main() -> None:
     for unused in ("matrix_completion", "runtime", "runtime.rpc", "psutil"):
         sys.modules.setdefault(unused, MagicMock())
     warnings.simplefilter("ignore")
+    import cvxpy
     import scheduler
     import utils
     from job_id_pair import JobIdPair
