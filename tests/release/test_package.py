@@ -81,13 +81,13 @@ def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Install
 
 @pytest.mark.slow
 def test_wheel_and_sdist_hold_all_that_the_package_needs(built: Built) -> None:
-    """Code, and data: proto, templates, tables, apps of the demo, the mark that it is typed."""
+    """Code, and data: templates, tables, apps of the demo, the mark that it is typed."""
     needed = {
         str(path.relative_to(PACKAGE.parent))
         for path in PACKAGE.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert {Path(name).suffix for name in needed} >= {".py", ".proto", ".j2", ".css", ".js", ".csv", ".yaml", ".typed"}
+    assert {Path(name).suffix for name in needed} >= {".py", ".j2", ".css", ".js", ".csv", ".yaml", ".typed"}
     with zipfile.ZipFile(built.wheel) as wheel:
         names = set(wheel.namelist())
     assert needed <= names
