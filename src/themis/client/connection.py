@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError
 
 from themis.client.home import read_token
 from themis.client.trust import Diagnosis, Trust, Where, locate
@@ -125,8 +126,13 @@ class Connection:
         return {"base_url": base, "headers": self._headers, "verify": context, "trust_env": False}
 
     def _asked(self, route: Route, request: Message, timeout_s: float) -> dict[str, Any]:
-        """Parameters of a request; InputError where a part of its path is missing."""
+        """Parameters of a request; InputError where a part of its path is missing, or a text is not UTF-8."""
         fields = request.model_dump(mode="json", exclude_none=True, exclude_unset=route.method == "GET", by_alias=True)
+        for name, value in fields.items():
+            try:
+                as_json(value)
+            except PydanticSerializationError:
+                raise InputError(f"the call cannot be sent: {name} has text that is not UTF-8.") from None
         out: dict[str, Any] = {"method": route.method, "url": route.filled(fields)}
         rest = {name: value for name, value in fields.items() if name not in route.inside}
         if route.method == "GET":
