@@ -114,8 +114,6 @@ def test_warnings_are_printed_and_are_no_faults(
 ) -> None:
     monkeypatch.setenv("THEMIS_HOME", str(tmp_path / "none"))
     (tmp_path / "job.yaml").write_text("name: a\ncommand: no-such-program\n")
-    with pytest.raises(SystemExit) as end:
-        main(["check", str(tmp_path / "job.yaml")])
-    assert not end.value.code
+    main(["check", str(tmp_path / "job.yaml")])
     assert "Warning: " in (said := " ".join(capfd.readouterr().err.split()))
     assert "program 'no-such-program' is not on this machine's PATH" in said

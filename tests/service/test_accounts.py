@@ -170,7 +170,10 @@ def test_history_selects_by_time_state_and_reason(home: Path) -> None:
         assert good.gpu_hours == pytest.approx(good.useful_hours + good.restart_hours)
         (attempt,) = bad.attempts
         assert (attempt.ending, attempt.code, attempt.gpus, attempt.gpu_type) == ("failed", 3, 1, "gpu")
-        with pytest.raises(InputError, match=r"unknown state 'fail'. Did you mean 'failed'\?"):
+        with pytest.raises(
+            InputError,
+            match=r"state\[0\] is 'fail', expected one of completed, cancelled, failed. Did you mean 'failed'\?",
+        ):
             client.history(state=["fail"])
 
 

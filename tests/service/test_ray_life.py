@@ -167,7 +167,7 @@ def test_a_node_that_is_cut_off_stops_its_jobs_which_go_on_elsewhere(tmp_path: P
         ("--address auto", "--address is 'auto', but the engine is local; add --engine ray for a Ray cluster."),
         ("--engine rya", "key 'engine': got 'rya', expected one of 'local', 'ray'"),
         ("--engine ray --adress auto", "No such option: --adress"),
-        ("--engine ray --gpus 4", "so the machines are Ray's nodes; remove gpus and machines."),
+        ("--engine ray --gpus 4", "the machines are Ray's nodes; remove gpus and machines."),
         ("--engine ray --set node_root=disk", "key 'node_root': got 'disk', expected an absolute path"),
     ],
 )

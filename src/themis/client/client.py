@@ -90,6 +90,11 @@ class Client(Connection):
         while self._left:
             self._left.pop().close()
 
+    def __del__(self) -> None:
+        """Close the connection of a client that nobody holds any more, as Python does for files."""
+        with suppress(Exception):  # its constructor may have failed
+            self.close()
+
     def __enter__(self) -> Client:
         return self
 
