@@ -113,16 +113,16 @@ def test_why_and_dump_of_a_running_service(tmp_path: Path, capsys: pytest.Captur
         second = client.run(["sleep", "600"], hours=0.1, name="second").app
         found = decided(client, second)
         assert found.code == Code.ALL_LEASED
-        main_ok(["why", str(second), "--home", str(home)])
+        main(["why", str(second), "--home", str(home)])
         said = capsys.readouterr().out
         assert said.startswith("waiting: the only GPU is leased; the next lease ends in ")
         assert "Next GPUs expected at" in said
         file = tmp_path / "state.json.gz"
-        main_ok(["dump", str(file), "--home", str(home)])
-        main_ok(["replay", str(file), "--json"])
+        main(["dump", str(file), "--home", str(home)])
+        main(["replay", str(file), "--json"])
         decision = json.loads(capsys.readouterr().out.partition("\n")[2])
         assert {row["name"] for row in decision["apps"]} == {"first", "second"}
-        main_ok(["replay", str(file), "-p", "drf"])
+        main(["replay", str(file), "-p", "drf"])
         assert "drf at" in capsys.readouterr().out
         client.cancel(first)
         client.cancel(second)
@@ -137,9 +137,9 @@ def test_why_tells_of_a_planned_job_when_it_starts_and_ends(tmp_path: Path, caps
         first = client.run(["sleep", "600"], hours=0.1, name="first").app
         second = client.run(["sleep", "600"], hours=0.2, name="second").app
         found = decided(client, second)
-        steps = [step for step in json.loads(found.json)["steps"] if step["starts"] is not None]
+        steps = [step for step in json.loads(found.story)["steps"] if step["starts"] is not None]
         assert steps[-1]["time"] < steps[-1]["starts"] < steps[-1]["ends"]
-        main_ok(["why", str(second), "--home", str(home)])
+        main(["why", str(second), "--home", str(home)])
         said = capsys.readouterr().out
         assert "Next GPUs expected at" in said
         assert "it runs next at" in said
@@ -154,9 +154,3 @@ def decided(client: Client, app: int) -> schema.WhyReply:
     assert found.simulations > 0
     assert found.start_earliest <= found.start_median <= found.start_latest
     return found
-
-
-def main_ok(argv: list[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(argv)
-    assert ended.value.code == 0
