@@ -52,7 +52,8 @@ class Shockwave:
     Attributes
     ----------
     round_s : length of a round, D. ``window`` : rounds planned ahead, T, to 1000; 0 for as many as all work at hand takes.
-    patience : how much worse off than the least that all could keep to a job may be for the sake of others, 1 to 1000.
+    patience : factor by which a job may exceed the least finish-time fairness that all jobs could keep, so that others end sooner;
+        1 to 1000.
     power : k, budgets are the forecast finish-time fairness to this power, 0 to 20.
     makespan : lambda, price of the makespan's lower bound, 0 or more.
     forecast, noise : see ``themis.fairness.forecasts.rules.Forecaster``.

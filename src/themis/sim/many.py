@@ -54,12 +54,12 @@ class SimulationRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a run has no result.
+    """Reason why a run has no result.
 
     Attributes
     ----------
     message : one sentence. ``bug`` : our mistake. ``input`` : the user's.
-    story : the traceback, for those who repair it.
+    story : the traceback.
     """
 
     message: str

@@ -1,4 +1,4 @@
-"""Delimited files as rows that know their line: the ground of every reader, and of every complaint about a row.
+"""Rows of delimited files with their line numbers, for all readers and their error messages.
 
 Python's own csv module is used, not a data-frame library: line numbers must be exact for quoted cells that span
 lines and for blank lines, and traces of 100,000 rows still load in a second.

@@ -109,7 +109,7 @@ def changes_ahead(prior: Float, total: Float, done: Float, finished: Int) -> Flo
     q = np.clip(1.0 - done / total, 0.0, 1.0)[:, None]
     growth = np.where(m > 0, q * (finished[:, None] + m) / np.maximum(m, 1), 1.0)
     out = weight * np.cumprod(growth, axis=1)
-    # A prior that leaves nothing possible, which rounding may make, says that nothing more comes.
+    # If rounding leaves no possible course, no further regime is expected.
     out[:, 0] = np.where(out.sum(axis=1) > 0, out[:, 0], 1.0)
     shares: Float = out / out.sum(axis=1, keepdims=True)
     return shares

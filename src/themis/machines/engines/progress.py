@@ -15,7 +15,7 @@ from themis.model.workload import CurveStopping
 def measurement(
     gang: Gang, report: TaskReport, now: Seconds, *, sharing: Sequence[Gang], gpu_type: str
 ) -> Measurement | None:
-    """The speed since the gang's last report; None where that is the speed of nothing in particular.
+    """The speed since the gang's last report; None if the gang ran under several conditions since then.
 
     Parameters
     ----------

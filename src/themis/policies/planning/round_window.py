@@ -55,7 +55,7 @@ def needed(ahead: Ahead, skipped: Float, started: Float, round_s: Seconds) -> In
 
 
 def columns(rounds: int, fine: int = 20, growth: float = 0.1) -> Int:
-    """Rounds in each column of a window of about this many: ``fine`` single ones, then a tenth of all before."""
+    """Rounds in each column of a window: one in each of the first ``fine`` columns, then a tenth of all rounds before."""
     out, total = [1] * min(rounds, fine), min(rounds, fine)
     while total < rounds:
         out.append(max(1, round(growth * total)))

@@ -598,7 +598,7 @@ class Api:
         return app, a.state.app_specs[app].name
 
     def jobs_of(self, ref: str, what: str) -> tuple[int, list[int]]:
-        """An app and its jobs, by their numbers, if the caller may do that with it."""
+        """Numbers of an app and its jobs, if the caller has the right to do this to the app."""
 
         def look(a: Arbiter) -> tuple[int, list[int]]:
             app = self._mine(a, ref, what)

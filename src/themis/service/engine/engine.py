@@ -235,7 +235,7 @@ class Engine(Driver):
         return None
 
     def collect(self, decision: Decision, ask: Ask, now: Seconds) -> Bids | None:
-        """Offer the GPUs to those agents that are programs of others; the service's own have bid already."""
+        """Offer the GPUs to connected agents; the agents of the service itself have bid already."""
         assert self.reply is not None
         assert self.reply.bids is not None
         if self.desk is not None and self.desk.offer(decision.snapshot, ask, self.reply.bids, now):
