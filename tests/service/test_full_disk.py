@@ -241,7 +241,7 @@ def test_on_a_full_disk_the_administrator_cancels_and_submissions_are_refused(sm
             wait_until(lambda: all(client.show(app).app.state == "running" for app in apps), "the jobs run")
             wal = small / "home" / "journal.db-wal"
             wait_until(lambda: wal.stat().st_size > 1 << 20, "the journal has its reserve")
-            assert page(small / "home", "/readyz") == (200, '{"status": "ok"}\n')
+            assert page(small / "home", "/readyz") == (200, '{"status":"ok"}\n')
             filler = fill(small)
             with pytest.raises(InputError, match="submissions are refused until there is room"):
                 client.run(["true"])

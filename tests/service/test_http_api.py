@@ -181,6 +181,7 @@ def test_settings_are_listed_and_changed_by_administrators(tmp_path: Path) -> No
         (b"[]", {}, 400, "the body is [], expected a JSON object"),
         (b'{"name": "a", "name": "b"}', {}, 400, "duplicate key 'name'"),
         (b"\xff", {}, 400, "the body is not UTF-8 at byte 0"),
+        (rb'{"name": "\ud800"}', {}, 400, "name has half of a surrogate pair"),
         pytest.param(b"[" * 100_000, {}, 400, "the body is nested deeper than 40 levels", id="deep"),
         pytest.param(b'{"a": [0' + b",0" * 300_000 + b"]}", {}, 400, "the body has about 300003 values", id="wide"),
         (b'{"name": "a", "weight": 1' + b"0" * 400 + b"}", {}, 400, "weight is inf, expected a number from"),

@@ -161,7 +161,7 @@ def enter(w: World, name: str, **more: object) -> int:
 
 
 def test_submissions_and_reports_are_answered_while_the_policy_thinks(tmp_path: Path) -> None:
-    with world(tmp_path, 2, policy="fifo") as w:
+    with world(tmp_path, 2, policy="gandiva") as w:
         hand = by_hand(w)
         first = enter(w, "first")
         assert len(hand.tasks) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Container, Mapping
 from functools import cache
 from typing import Any, TypeVar, get_args
@@ -19,6 +20,7 @@ M = TypeVar("M", bound=Message)
 Schema = dict[str, Any]
 MOST_DIGITS = 1000
 """Digits of a whole number; the largest float has 309."""
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _PLACE = "#/components/schemas/{model}"
 
 
@@ -69,7 +71,24 @@ def read_object(data: bytes) -> dict[str, Any]:
         raise InputError(f"the body is not JSON: {error}. Expected a JSON object.") from None
     if not isinstance(value, dict):
         raise InputError(f"the body is {_short(value)}, expected a JSON object.")
+    if _SURROGATE.search(data) and (place := _half_of_a_pair(value, ())):
+        raise InputError(f"{place} has half of a surrogate pair, expected text that UTF-8 can carry.")
     return value
+
+
+def _half_of_a_pair(value: Any, at: tuple[int | str, ...]) -> str:
+    """Place of the first text that is not UTF-8; empty if there is none."""
+    if isinstance(value, str):
+        return "" if value.isascii() or not any("\ud800" <= c <= "\udfff" for c in value) else _place(at)
+    if isinstance(value, dict):
+        if any(_half_of_a_pair(name, ("key",)) for name in value):
+            return f"a key of {_place(at) or 'the body'}"
+        value = value.items()
+    elif isinstance(value, list):
+        value = enumerate(value)
+    else:
+        return ""
+    return next((found for key, part in value if (found := _half_of_a_pair(part, (*at, key)))), "")
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
