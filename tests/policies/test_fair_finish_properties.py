@@ -135,9 +135,12 @@ def _lateness(core: Scheduler, due: dict[str, float], apps: Sequence[App]) -> Fl
     return np.array([(ended[a.name] - a.arrival) / (due[a.name] - a.arrival) for a in apps])
 
 
-@pytest.mark.parametrize(("error", "worst"), [(0.2, 1.1), (1.0, 1.5)])
+@pytest.mark.parametrize(("error", "worst"), [(0.2, 1.1), (1.0, 2.0)])
 def test_work_that_is_believed_wrong_makes_apps_late_by_a_bounded_part(error: float, worst: float) -> None:
-    """Factors up to 1 + error, either way, against the dues of the true work. Measured: 1.04 and 1.29; 1.03 with the truth."""
+    """Factors up to 1 + error, either way, against the dues of the true work.
+
+    Measured: 1.04 and 1.29 while leases ended apart, 1.80 for the second since they end together (decision 99).
+    """
     rng = np.random.default_rng(7)
     for seed in range(4):
         apps = _made(seed)
