@@ -49,7 +49,7 @@ def test_the_files_of_every_job_of_an_app_are_counted_and_of_the_first_user_who_
         for user, names in (("ann", "ab"), ("eve", "bc")):
             asked = request(f"app-{user}", gpus=(1, 1))
             asked.user = user
-            asked.jobs.append(asked.jobs[0])
+            asked.jobs.append(asked.jobs[0].model_copy(deep=True))
             for job, name in zip(asked.jobs, names, strict=True):
                 job.program.bundle = name * 64
                 (tmp_path / "bundles" / (name * 64)).parent.mkdir(exist_ok=True)
