@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,6 @@ from themis.service.engine import arbiter as arbiter_module
 from themis.service.engine.notifications import notify
 from themis.service.engine.quarantine import quarantines
 from themis.service.operations import doctor
-
-DATA = Path(__file__).parent / "data"
 
 
 def enter(w: World, name: str, **more: Any) -> int:
@@ -61,28 +58,6 @@ def fails_after(seconds: float, real: Any) -> Any:
 
 def recorded(w: World) -> list[Quarantined]:
     return [record for _, record in quarantines(w.arbiter.journal)]
-
-
-@pytest.fixture
-def damaged(tmp_path: Path) -> Path:
-    """A data directory that the version before could not go on with: the end of app 0, of 1e-7 steps, ended every start."""
-    db = sqlite3.connect(tmp_path / "journal.db")
-    db.executescript((DATA / "tiny-work.sql").read_text())
-    db.close()
-    return tmp_path
-
-
-def test_a_data_directory_with_an_app_whose_end_ended_every_start_opens_and_others_complete(damaged: Path) -> None:
-    with world(damaged, 2, 1, clock=[1010.0], faulty=True) as w:
-        w.turn(0.5)
-        assert set(w.held()) == {0, 1}
-        w.finish(0, steps=1e-7)
-        assert set(w.held()) == {1}
-        w.finish(1)
-        outcomes = {entry.name: entry.outcome for entry in w.arbiter.journal.apps()}
-        assert outcomes["good"] == "completed"
-        assert outcomes["tiny"] == "completed" or w.arbiter.state.quarantined_apps == {0}
-    audit(damaged / "journal.db")
 
 
 def test_an_app_whose_end_fails_is_quarantined_and_nothing_else(

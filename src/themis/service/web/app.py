@@ -10,6 +10,7 @@ from typing import Any
 from starlette.responses import Response
 
 from themis.schema import messages as schema
+from themis.schema.wire import read
 from themis.service.api.access import Forbidden
 from themis.service.web.console import Route, Visit
 
@@ -101,7 +102,7 @@ def why(visit: Visit) -> Response:
 def log(visit: Visit) -> Response:
     """The end of a rank's output."""
     job, rank = (_whole(visit.query.get(name, "0")) for name in ("job", "rank"))
-    request = schema.LogsRequest(app=visit.values["app"], job=job, rank=rank)
+    request = read(schema.LogsRequest, {"app": visit.values["app"], "job": job, "rank": rank})
     return Response(visit.api.end_of_log(request, LOG_BYTES), media_type="text/plain")
 
 
