@@ -14,6 +14,7 @@ import pytest
 
 from processes import PATIENCE_S
 from themis.client import calls
+from themis.client.adapters.apps import request
 from themis.client.aio import AsyncClient
 from themis.client.calls import sweep
 from themis.client.client import Client, StillActive, Unavailable
@@ -265,3 +266,8 @@ def test_wrong_gpus_and_variables_are_not_submitted(more: dict[str, object], mes
     with pytest.raises(InputError) as error:
         run_request(["id"], **given)  # type: ignore[arg-type]
     assert message in str(error.value)
+
+
+def test_an_option_of_an_adapter_of_another_type_is_named_in_a_sentence() -> None:
+    with pytest.raises(InputError, match=r"the call cannot be sent: retries is \"3\", expected a whole number"):
+        request("trials", {"0": ["train"]}, key="", name="a", env={}, gpus=1, hours=1.0, retries="3")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import http.client
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 import pytest
 from fake import world
@@ -231,3 +232,20 @@ def test_a_cookie_is_replaced_after_a_while_and_the_old_one_soon_ends(tmp_path: 
         assert sessions.find(new) is not None
     now[0] = LONGEST_S + 1
     assert sessions.find(new) is None
+
+
+def test_values_that_no_page_expects_are_refused_in_a_sentence(site: Site) -> None:
+    cookie = site.sign_in()
+    csrf, failed = site.csrf(cookie), []
+    fields = ("job", "rank", "user", "node", "within", "change", "days", "show", "name", "value", "horizon", "remove")
+    for odd in ("%FF", "%ED%A0%80", "%00", "-1", "0.5", "1e400", "9" * 30):
+        for route in (route for route in ROUTES if route.answer is not None):
+            path = "/console" + re.sub(r"{\w+}", odd, route.path)
+            values = "&".join(f"{name}={odd}" for name in fields)
+            if route.method == "GET":
+                answer = site.ask("GET", f"{path}?{values}", Cookie=cookie)
+            else:
+                form = dict(parse_qsl(values)) | {"csrf": csrf}
+                answer = site.ask("POST", path, form, Cookie=cookie)
+            failed += [f"{route.method} {path}"] if answer.status >= 500 else []
+    assert not failed

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from themis.client.calls import made
 from themis.errors import InputError
 from themis.schema import messages as schema
 
@@ -28,7 +29,7 @@ def request(
 
     Raises
     ------
-    InputError : no jobs, too many, or hours that are not above 0; calls them ``what``.
+    InputError : no jobs, too many, or hours that are not above 0; calls them ``what``. A field that a message cannot carry.
     """
     if not 1 <= len(commands) <= MOST_JOBS:
         raise InputError(f"{what} is {len(commands)}, expected 1 to {MOST_JOBS}.")
@@ -44,15 +45,16 @@ def request(
             f"unknown field {unknown[0]!r}: neither a submission nor a program has it; see themis.schema.messages."
         )
     jobs = [
-        schema.Job(
+        made(
+            schema.Job,
             name=job,
-            regimes=[schema.Regime(steps=hours * 3600)],
+            regimes=[made(schema.Regime, steps=hours * 3600)],
             gpus_min=low,
             gpus_max=high,
-            program=schema.Program(
-                argv=list(argv), cwd=str(cwd or Path.cwd()), env=dict(env), work_is_time=True, **program
+            program=made(
+                schema.Program, argv=list(argv), cwd=str(cwd or Path.cwd()), env=dict(env), work_is_time=True, **program
             ),
         )
         for job, argv in commands.items()
     ]
-    return schema.SubmitRequest(key=key, name=name, jobs=jobs, **rest)
+    return made(schema.SubmitRequest, key=key, name=name, jobs=jobs, **rest)
