@@ -62,3 +62,18 @@ class Settings:
                 f"shortest_lease_s is {self.shortest_lease_s}, expected from tick_s {self.tick_s} to lease_s {self.lease_s}, or 0 "
                 "for leases of one length."
             )
+
+    @property
+    def in_header(self) -> dict[str, float]:
+        """The settings that the header of a log and of a journal has."""
+        names = (
+            "lease_s",
+            "tick_s",
+            "step_s",
+            "container_s",
+            "gather_s",
+            "checkpoint_every_s",
+            "renew_idle",
+            "shortest_lease_s",
+        )
+        return {name: getattr(self, name) for name in names}

@@ -5,9 +5,8 @@ Solves and bids are answered inline and bounded by work, never by seconds, so th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -106,19 +105,6 @@ class Simulation:
 
     def header(self) -> Header:
         """First record of the log."""
-        settings: Mapping[str, Any] = {
-            name: getattr(self.settings, name)
-            for name in (
-                "lease_s",
-                "tick_s",
-                "step_s",
-                "container_s",
-                "gather_s",
-                "checkpoint_every_s",
-                "renew_idle",
-                "shortest_lease_s",
-            )
-        }
         return Header(
             schema=SCHEMA,
             version=__version__,
@@ -129,7 +115,7 @@ class Simulation:
             workload=self.workload.name,
             source=self.workload.source,
             cluster=self.cluster.name,
-            settings=settings,
+            settings=self.settings.in_header,
             profiles=(self.estimated or self.book).fingerprint,
         )
 

@@ -55,21 +55,6 @@ class Start:
     machines: Sequence[Machine]
     fingerprint: str
 
-    @property
-    def core_settings(self) -> dict[str, float]:
-        """The settings that the journal's header has."""
-        names = (
-            "lease_s",
-            "tick_s",
-            "step_s",
-            "container_s",
-            "gather_s",
-            "checkpoint_every_s",
-            "renew_idle",
-            "shortest_lease_s",
-        )
-        return {name: getattr(self.settings, name) for name in names}
-
 
 def begin(engine: Engine, start: Start, wall: float) -> None:
     """Write the beginning of a fresh journal: header and machines; ``wall`` is now, in seconds since 1970."""
@@ -85,7 +70,7 @@ def begin(engine: Engine, start: Start, wall: float) -> None:
         workload="live",
         source=str(journal.path),
         cluster=config.engine if config.engine != "local" else known,
-        settings=start.core_settings,
+        settings=start.settings.in_header,
         profiles=start.fingerprint,
     )
     with journal.transaction():
