@@ -82,7 +82,7 @@ def test_a_wrong_format_or_folder_is_refused(tmp_path: Path) -> None:
 def test_bars_take_the_room_that_they_need() -> None:
     rows = compare(runs(("themis",), seeds=1))
     drawn = [gpu_time(rows * n, PAGE)[0].figure for n in (2, 4, 12)]
-    heights = [figure.get_figheight() for figure in drawn]
+    heights = [figure.height for figure in drawn]
     assert heights == sorted(set(heights))
     assert [abs(np.subtract(*figure.axes[0].get_ylim())) for figure in drawn] == pytest.approx([2.2, 4.2, 12.2])
 

@@ -355,12 +355,6 @@ class Sketch:
     def __post_init__(self) -> None:
         self.axes = [Axes() for _ in range(self.rows * self.columns)]
 
-    def get_size_inches(self) -> tuple[float, float]:
-        return self.width / 72, self.height / 72
-
-    def get_figheight(self) -> float:
-        return self.height / 72
-
     def supylabel(self, label: str, **_: object) -> None:
         self.label = label
 
@@ -438,9 +432,9 @@ def _stroke(color: str, lw: float, ls: Any = "-") -> str:
     return f'style="fill: none; stroke: {color}; stroke-width: {lw:g}{dashes}"'
 
 
-def _width(text: str, size: float = SMALL) -> float:
-    """Width of a text about, in points: wide scripts take a whole em."""
-    return size * sum(1.0 if ord(c) > 0x2E80 else 0.55 for c in text)
+def _width(text: str) -> float:
+    """Estimated width of a text at a tick, in points: wide scripts take a whole em."""
+    return SMALL * sum(1.0 if ord(c) > 0x2E80 else 0.55 for c in text)
 
 
 def _text(
