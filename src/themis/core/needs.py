@@ -152,9 +152,9 @@ def left(state: State, rows: Int) -> Left:
         rounds = np.bincount(of, weights=seconds, minlength=len(rows)) / np.maximum(limit, 1)
         now[:, 0] = np.where(limit > 0, np.maximum(now[:, 0], rounds), now[:, 0])
     total = max(state.capacity, 1.0)
-    alone = np.maximum((now + _by_bracket(future[1], brackets)).max(axis=1), work / total)
+    alone = np.maximum((now + by_bracket(future[1], brackets)).max(axis=1), work / total)
     gpu_s, longest = state.need[:, rows]
-    whole = np.maximum(_by_bracket(longest, brackets).max(axis=1), gpu_s.sum(axis=1) / total)
+    whole = np.maximum(by_bracket(longest, brackets).max(axis=1), gpu_s.sum(axis=1) / total)
     return Left(work, alone, whole)
 
 
@@ -178,7 +178,7 @@ def _best_gangs(state: State, jobs: Int) -> tuple[Float, Float]:
     return table[which, 0], table[which, 1]
 
 
-def _by_bracket(seconds: Float, bracket: Int) -> Float:
+def by_bracket(seconds: Float, bracket: Int) -> Float:
     """Seconds of each bracket one phase after the other, [A, brackets]."""
     return np.stack(
         [np.where(bracket == b, seconds, 0.0).sum(axis=1) for b in range(int(bracket.max(initial=0)) + 1)], axis=1

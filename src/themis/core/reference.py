@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from themis.core import fairness_unit
+from themis.core.needs import by_bracket
 from themis.core.state import State
 from themis.fairness import fluid
 from themis.model.units import NONE, Float, GpuSeconds, Int
@@ -125,9 +126,7 @@ def _phases(state: State, rows: Int) -> tuple[Float, Float]:
     work, longest = state.need[:, rows]
     brackets = state.phase_bracket[rows]
     if brackets.any():
-        sides = np.stack(
-            [np.where(brackets == b, longest, 0.0).sum(axis=1) for b in range(int(brackets.max()) + 1)], axis=1
-        ).max(axis=1)
+        sides = by_bracket(longest, brackets).max(axis=1)
         several = brackets.any(axis=1)
         work, longest = work.copy(), longest.copy()
         work[several, 0], longest[several, 0] = work[several].sum(axis=1), sides[several]
