@@ -55,10 +55,12 @@ class _Line:
     def __init__(self, allocator: Allocator, rank: Float, young: set[tuple[int, Counts]]) -> None:
         self.allocator, self.rank, self.young = allocator, rank, young
         self.demand: dict[int, Demand] = {}
+        self.found: tuple[Counts, Locality] | None = None
+        """Place of the gang that ``key`` looked at last."""
 
     def key(self, a: int) -> tuple[float, float, int] | None:
         """(slowdown of the next gang's best place, 0 of a young gang's; rank; app); None where it has no place."""
-        found = self.place(a) if self.demand[a].low else None
+        found = self.found = self.place(a) if self.demand[a].low else None
         if found is None:
             return None
         if (a, found[0]) in self.young:
@@ -81,9 +83,8 @@ class _Line:
         return (here, found[1]) if here else found
 
     def give(self, a: int, until: Seconds) -> None:
-        """The next gang gets its place."""
-        found = self.place(a)
-        assert found is not None
-        self.allocator.give(a, found[0], until)
+        """The app's next gang gets its place, which ``key`` found just before."""
+        assert self.found is not None
+        self.allocator.give(a, self.found[0], until)
         self.demand[a].low.pop(0)
         self.demand[a].high.pop(0)
