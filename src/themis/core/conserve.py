@@ -17,7 +17,7 @@ from themis.core.offer import FreeGpus
 from themis.core.place import place
 from themis.core.placed_gangs import Intent, Placed, WantedGang
 from themis.core.state import EPS, State
-from themis.model.units import Bool, Float, Int, Seconds, next_step
+from themis.model.units import Bool, Float, Int, Seconds, end_of_lease
 
 
 def left_over(
@@ -76,7 +76,7 @@ class _Ends:
         if (end := self.round_end) is not None:
             return end if end - s.now > start_s + EPS or not start_s else 0.0
         if self.step_s:
-            return min(s.now + s.settings.lease_s, next_step(s.now, self.step_s))
+            return end_of_lease(s.now, s.settings.lease_s, self.step_s)
         running = s.lease_ends()
         ends = [*running[running > self.offer.by + EPS].tolist(), *(p.until for p in self.placed)]
         return min((end for end in ends if end > s.now + start_s + EPS), default=s.now + s.settings.lease_s)

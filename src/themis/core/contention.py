@@ -3,8 +3,7 @@
 A running lease is never cut. Leases that are granted or renewed while apps wait for their first GPUs are shorter, so that every app
 has had a turn after one full lease; and where no GPU is left, lease ends are spread, so that a newcomer need not wait until all
 end together (``policies.placement.lease_lengths``). Renewals restart nothing, so an app that keeps its GPUs notices neither.
-Decision 21. Only
-where leases end each by itself: those that end together at each step (``step_s``, decision 99) need no such rule.
+Decision 21. Leases that end together at each step (``step_s``, decision 99) need no such rule.
 
 Differs from the paper: Themis has one fixed length (§6.4), as with ``shortest_lease_s`` and ``step_s`` 0.
 """

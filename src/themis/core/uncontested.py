@@ -15,7 +15,7 @@ from themis.core.state import State
 from themis.core.tables import WAITING
 from themis.model.answers import UNCONTESTED, GpuGrant, Proof, Solved
 from themis.model.snapshot import Kind
-from themis.model.units import NONE, Int, next_step
+from themis.model.units import NONE, Int, end_of_lease
 from themis.policies.api import Cadence, Renews
 from themis.policies.placement.packing import Counts, narrowest_of_types
 
@@ -58,9 +58,7 @@ def uncontested(s: State, pace: Cadence, offer: FreeGpus) -> Solved | None:
     if not room.any():
         return None
     step_s = s.settings.step_s or (s.settings.tick_s if pace.ticks else 0.0)
-    until = s.now + s.settings.lease_s
-    if step_s:
-        until = min(until, next_step(s.now, step_s))
+    until = end_of_lease(s.now, s.settings.lease_s, step_s)
     return Solved(answer=replace(_grant(gangs, until), step_s=step_s), proof=Proof(method=RENEWED))
 
 

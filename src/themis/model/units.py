@@ -38,9 +38,10 @@ def next_tick(time: Seconds, tick: Seconds) -> Seconds:
     return math.ceil(time / tick - 1e-9) * tick
 
 
-def next_step(now: Seconds, step_s: Seconds, at_least: Seconds = 0.0) -> Seconds:
-    """The first multiple of ``step_s`` that is after ``now``, and ``at_least`` seconds after it."""
-    return max((math.floor(now / step_s + 1e-9) + 1), math.ceil((now + at_least) / step_s - 1e-9)) * step_s
+def end_of_lease(now: Seconds, lease_s: Seconds, step_s: Seconds) -> Seconds:
+    """End of a lease of ``lease_s`` that begins now: with ``step_s`` at their next multiple at the latest (decision 99)."""
+    full = now + lease_s
+    return min(full, (math.floor(now / step_s + 1e-9) + 1) * step_s) if step_s else full
 
 
 def round_end(now: Seconds, round_s: Seconds, origin: Seconds = 0.0) -> Seconds:

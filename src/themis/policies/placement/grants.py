@@ -16,7 +16,7 @@ import numpy as np
 
 from themis.model.answers import GpuGrant
 from themis.model.snapshot import Snapshot
-from themis.model.units import NONE, Int, Locality, Seconds, next_step
+from themis.model.units import NONE, Int, Locality, Seconds, end_of_lease
 from themis.policies.placement.blind import Placing, blind_counts
 from themis.policies.placement.packing import Counts
 from themis.policies.placement.room import Room
@@ -105,10 +105,8 @@ def lease_end(s: Snapshot, starving: bool) -> Seconds:
     Where a gang is due but larger than the offer, leases given meanwhile end with the last one that runs, so that all
     of them are on offer together; nothing idles and no lease is cut short (decision 0004).
     """
-    full = s.now + s.lease_s
-    if s.step_s:
-        return min(full, next_step(s.now, s.step_s))
-    if not starving:
+    full = end_of_lease(s.now, s.lease_s, s.step_s)
+    if s.step_s or not starving:
         return full
     running = s.job_until[s.job_held > 0]
     return min(full, max(float(running.max()), s.now + s.tick_s)) if len(running) else full
