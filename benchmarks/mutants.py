@@ -112,7 +112,7 @@ def plant(parts: list[str], seed: int) -> None:
     """Draw the mutants of each part, ``NUMBER:FOLDER,...``, the rest of the package without folders, and put them into `src`."""
     rng, drawn, taken = Random(seed), list[dict[str, Any]](), set[str]()
     files = {p.relative_to(PACKAGE).as_posix(): p.read_text() for p in sorted(PACKAGE.rglob("*.py"))}
-    files = {name: text for name, text in files.items() if FUTURE in text and not name.endswith("_pb2.py")}
+    files = {name: text for name, text in files.items() if FUTURE in text}
     for part, wanted in enumerate(parts):
         many, _, folders = wanted.partition(":")
         below = tuple(f"{folder}/" for folder in folders.split(",") if folder) or ""

@@ -90,14 +90,10 @@ def seen_by_users(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def in_package() -> Iterator[str]:
-    """Problems in the texts of the package's modules and descriptions."""
-    for proto in sorted(PACKAGE.rglob("*.proto")):
-        for number, line in enumerate(proto.read_text(encoding="utf-8").splitlines(), 1):
-            yield from (f"{proto.relative_to(ROOT)}:{number}: {problem}" for problem in found(line.partition("//")[2]))
+    """Problems in the texts of the package's modules."""
     for path in sorted(PACKAGE.rglob("*.py")):
-        if not path.name.endswith("_pb2.py"):
-            for line, text in sorted(set(seen_by_users(path))):
-                yield from (f"{path.relative_to(ROOT)}:{line}: {problem}" for problem in found(text))
+        for line, text in sorted(set(seen_by_users(path))):
+            yield from (f"{path.relative_to(ROOT)}:{line}: {problem}" for problem in found(text))
 
 
 def in_pages() -> Iterator[str]:

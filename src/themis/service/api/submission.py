@@ -98,7 +98,7 @@ def submit(arbiter: Arbiter, request: schema.SubmitRequest, caller: Caller | Non
         arbiter.learn(profile, request.profile)
     assumed = Assumptions(arbiter.book).of(app, state.gpu_types)
     estimated = alone(arbiter.book, app, state.machines)
-    arbiter.enter(app, weight, entry, AppSubmitted(app=app, weight=weight, assumed=assumed, alone=estimated))
+    arbiter.enter(app, entry, AppSubmitted(app=app, weight=weight, assumed=assumed, alone=estimated))
     return schema.SubmitReply(app=number, name=app.name)
 
 

@@ -633,7 +633,7 @@ class Arbiter:
         if measured is not None:
             self.engine.feed(measured, now)
 
-    def enter(self, app: App, weight: float, entry: Entry, event: Event) -> None:
+    def enter(self, app: App, entry: Entry, event: Event) -> None:
         """Enter a submission; ``app`` and ``entry`` were checked."""
         self.housekeeping.quotas([app.user], self.instant)
         self.journal.add_app(entry)

@@ -103,7 +103,7 @@ class LiveSettings:
 
     def resume(self, start: Start) -> Config:
         """Continue with the settings in force; returns those that this start requests, after a check."""
-        before = given_before(self.engine, start)
+        before = given_before(self.engine)
         changed = self.engine.core.state.changed
         in_force = before | {
             name: value for name, (value, _, _) in changed.items() if name not in setting_changes.RESTART

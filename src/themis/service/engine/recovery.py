@@ -192,7 +192,7 @@ def _fold(engine: Engine, book: ProfileBook, validate: bool, without: Sequence[O
             engine.adopt(engine_over(engine.journal, book))
 
 
-def given_before(engine: Engine, start: Start) -> dict[str, Any]:
+def given_before(engine: Engine) -> dict[str, Any]:
     """The settings that the service was started with the last time, by name."""
     return dict(json.loads(engine.journal.meta("given") or "{}"))
 

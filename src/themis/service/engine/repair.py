@@ -126,7 +126,7 @@ def _rebuild(found: Salvage, old: Path, draft: Path, book: ProfileBook, machines
                 except ThemisError:
                     break
                 tail = [row for n, row in sorted(whole.items()) if n > end]
-                return _go_on(found, engine, old, base, end, tail, machines)
+                return _go_on(found, engine, base, end, tail, machines)
     raise InputError(
         f"too little of {old} can be read to continue from it; restore a backup with `themis restore`, or move the "
         "data directory away to begin with "
@@ -179,7 +179,7 @@ def _write(found: Salvage, draft: Path, whole: dict[int, chain.Row], base: int, 
 
 
 def _go_on(
-    found: Salvage, engine: Engine, old: Path, base: int, end: int, tail: list[chain.Row], machines: Sequence[Machine]
+    found: Salvage, engine: Engine, base: int, end: int, tail: list[chain.Row], machines: Sequence[Machine]
 ) -> list[str]:
     """Bring the state up to what is known of the time after the last good record; returns its notes."""
     journal, state = engine.journal, engine.core.state

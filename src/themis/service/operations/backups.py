@@ -35,7 +35,6 @@ MEMBERS = Path("fleet", "fleet.db")
 COPIES = Path("copies")
 LARGE = (Path("run", "checkpoints"), Path("bundles"))
 LONGEST_S = 600.0
-DAMAGED = "journal.db.damaged-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
