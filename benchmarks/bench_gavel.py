@@ -385,14 +385,14 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small sizes only")
     parser.add_argument("--sharing", action="store_true", help="(c) alone")
     parser.add_argument("--simulator", action="store_true", help="(e) alone")
-    told = parser.parse_args()
-    quick = told.quick
-    if told.simulator:
+    options = parser.parse_args()
+    quick = options.quick
+    if options.simulator:
         simulator(quick)
         return
     space_sharing([128] if quick else [512, 1024])  # first, for its peak memory is the process's
     crowds([30] if quick else [30, 60, 128, 512])
-    if told.sharing:
+    if options.sharing:
         return
     against_cvxpy([128] if quick else [128, 512, 2048])
     filling([128] if quick else [128, 512, 2048])

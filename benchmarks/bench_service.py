@@ -326,7 +326,7 @@ def _wait(holds: Callable[[], bool], seconds: float) -> None:
 
 
 def agents(count: int) -> None:
-    """From GPUs falling free to leases, when so many agents are asked over the API; they answer in threads of this process."""
+    """Print the time from free GPUs to leases when this number of agents is asked over the API; threads of this process answer."""
     print(f"\n{count} agents, all asked in one round: ms from free GPUs to the decision (median and worst of 10)\n")
     print("| agents | median | worst | bids | CPU s a round, agents included |")
     print("|---|---|---|---|---|")

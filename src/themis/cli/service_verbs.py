@@ -81,14 +81,14 @@ def _serve(
 ) -> None:
     """Run the service in a data directory that is locked.
 
-    ``options`` : settings that have an option of their own. ``how`` : more for ``serve_until_told``.
+    ``options`` : settings that have an option of their own. ``how`` : more for ``serve_until_stopped``.
     """
     import logging
 
     from themis.data_dir import default_home
     from themis.service.engine.config import LISTEN
     from themis.service.operations.service_settings import load
-    from themis.service.operations.until_stopped import serve_until_told
+    from themis.service.operations.until_stopped import serve_until_stopped
     from themis.service.operations.up import Service
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
@@ -155,7 +155,7 @@ def _serve(
         for line in arbiter.live.starting:
             out.print(f"Settings: {line}", markup=False, highlight=False, soft_wrap=True)
 
-    serve_until_told(
+    serve_until_stopped(
         where,
         found,
         say,

@@ -65,9 +65,9 @@ def summary(rows: Sequence[ComparisonRow], columns: Sequence[ComparisonColumn]) 
     rows : of ``compare``, with these columns.
     """
     found = {row.label: lateness(row) for row in rows}
-    told = _told(found)
-    sentences = [_late(found, told, _scale(rows))]
-    between = sum(of.known > 0 for of in found.values()) - len(told)
+    named = _named(found)
+    sentences = [_late(found, named, _scale(rows))]
+    between = sum(of.known > 0 for of in found.values()) - len(named)
     if between:
         sentences.append(f"The share of late apps under the other {between} policies is between these.")
     sentences += [_extremes(rows, columns, *claim) for claim in _CLAIMS]
@@ -75,16 +75,16 @@ def summary(rows: Sequence[ComparisonRow], columns: Sequence[ComparisonColumn]) 
     return " ".join(filter(None, sentences))
 
 
-def _told(found: dict[str, Lateness]) -> list[str]:
+def _named(found: dict[str, Lateness]) -> list[str]:
     """Labels of the policies to say something about, those with the fewest late apps first."""
     known = sorted((label for label in found if found[label].known), key=lambda label: found[label].share)
     return known if len(known) <= MOST_POLICIES else [known[0], known[-1]]
 
 
-def _late(found: dict[str, Lateness], told: Sequence[str], scale: tuple[float, str]) -> str:
+def _late(found: dict[str, Lateness], named: Sequence[str], scale: tuple[float, str]) -> str:
     """Sentence on the apps that finished late under each of these policies."""
     parts = []
-    for i, label in enumerate(told):
+    for i, label in enumerate(named):
         of = found[label]
         if of.worst is None:
             late = " finished later than on its own share of the cluster" if i == 0 else ""

@@ -253,7 +253,7 @@ class Dynamic(Request):
 
     mode: str = ""  # gns | accordion | declared
     sizes: list[BatchSize] = []  # rising; all that it may use
-    regimes: Whole = 0  # accordion: at most so many stretches at one size; 6 if 0
+    regimes: Whole = 0  # accordion: maximum number of stretches at one size; 0: 6
 
 
 class Job(Request):
@@ -796,7 +796,7 @@ class WhyReply(Message):
     rho_reference: Figure | None = None  # forecast time from submission to end, over that on its own share
     rho_attainable: Figure | None = None  # over the longer of that and its time on an idle cluster
     reference_end: Figure | None = None  # when it would end on its own share
-    expected_end: Figure | None = None  # when it is expected to end; absent where that cannot be told
+    expected_end: Figure | None = None  # when it is expected to end; absent where it is unknown
     lent_gpu_hours: Figure | None = (
         None  # what it would have had by now on its own share, less what it had; below 0: borrowed
     )
@@ -863,7 +863,7 @@ class Welcome(Message):
     app: int = 0
     name: str = ""
     answer_s: Figure = 0.0  # for each answer
-    misses: int = 0  # so many answers in a row that are missing, and the service's agent takes over
+    misses: int = 0  # missing answers in a row after which the service's agent takes over
     rows: int = 0  # most rows of a bid
 
 

@@ -332,10 +332,10 @@ class NodeAgent:
 
     def _drop(self) -> None:
         """Forget finished tasks once the arbiter has received their end: it may wait for that."""
-        told = {name for name, state in self.reported.items() if state.phase == "ended"}
+        ended = {name for name, state in self.reported.items() if state.phase == "ended"}
         for name in [
             name
-            for name in self.forgotten & told
+            for name in self.forgotten & ended
             if not self.tasks[name].left and not self.saving.busy(self.tasks[name])
         ]:
             self.forgotten.remove(name)

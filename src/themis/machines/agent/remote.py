@@ -243,13 +243,13 @@ def serve(state: Path) -> None:
     os.umask(UMASK)
     remote = Remote(state)
     try:
-        asyncio.run(_until_told(remote))
+        asyncio.run(_until_stopped(remote))
     finally:
         if remote.relay is not None:
             remote.relay.close()
 
 
-async def _until_told(remote: Remote) -> None:
+async def _until_stopped(remote: Remote) -> None:
     task = asyncio.ensure_future(remote.run())
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)

@@ -28,7 +28,7 @@ LEAST, LEAST_PART = 1 << 20, 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class DiskNotice:
     """Message about a gang to its user or to the arbiter. ``stop`` : the gang is also stopped. An empty ``sentence``
     withdraws a warning."""
 
@@ -71,7 +71,7 @@ class Disks:
     warned: dict[tuple[str, str], Seconds] = field(default_factory=dict)
     """Time of the last warning to a user about the quota of a disk."""
 
-    def take(self, machine: int, use: DiskUse, gangs: Mapping[str, Gang], now: Seconds) -> list[Told]:
+    def take(self, machine: int, use: DiskUse, gangs: Mapping[str, Gang], now: Seconds) -> list[DiskNotice]:
         """An agent reported; ``gangs`` : by task. What follows."""
         self.uses[machine] = use
         disk = self._disk(machine)
@@ -83,7 +83,7 @@ class Disks:
             if (gang := gangs.get(one.task)) is not None and n in gang.parts and not gang.parts[n].ended
         ]
         out = self._over_quota(machine, disk, use, parts, now)
-        stopping = any(part.gang.cause == DISK for part in parts) or any(told.stop for told in out)
+        stopping = any(part.gang.cause == DISK for part in parts) or any(notice.stop for notice in out)
         running = [part for part in parts if part.gang.goal is not Goal.STOP]
         return out if stopping else out + self._fastest(machine, use, running)
 
@@ -95,7 +95,7 @@ class Disks:
         # What a machine of a fleet says of its disk is not believed: it could name another's.
         return self.uses[machine].disk if self.one_host else str(machine)
 
-    def _over_quota(self, machine: int, disk: str, use: DiskUse, parts: list[_Part], now: Seconds) -> list[Told]:
+    def _over_quota(self, machine: int, disk: str, use: DiskUse, parts: list[_Part], now: Seconds) -> list[DiskNotice]:
         limit = limit_of(self.quota, use.size)
         there, rest = self.at_rest()
         have: dict[str, int] = dict(rest) if limit and self.one_host and there == disk else {}
@@ -107,7 +107,7 @@ class Disks:
             since = self.warned.get((disk, user))
             if not limit or have[user] <= limit:
                 if self.warned.pop((disk, user), None) is not None:
-                    out += [Told(part.gang, "") for part in mine]
+                    out += [DiskNotice(part.gang, "") for part in mine]
                 continue
             what = (
                 f"user {user} has {size_words(have[user])} on the disk of {self.name(machine)}, over the quota of "
@@ -117,12 +117,14 @@ class Disks:
             if since is None:
                 self.warned[disk, user] = now
                 then = f"{what}; remove checkpoints, or what still writes is stopped after {GRACE_S:.0f} s"
-                out += [Told(part.gang, then) for part in mine]
+                out += [DiskNotice(part.gang, then) for part in mine]
             elif now >= since + GRACE_S and worst.grew >= _least(use.size) and worst.gang.goal is not Goal.STOP:
-                out.append(Told(worst.gang, f"{what}, and this job still writes to {folder_of(worst.gang)}", stop=True))
+                out.append(
+                    DiskNotice(worst.gang, f"{what}, and this job still writes to {folder_of(worst.gang)}", stop=True)
+                )
         return out
 
-    def _fastest(self, machine: int, use: DiskUse, parts: list[_Part]) -> list[Told]:
+    def _fastest(self, machine: int, use: DiskUse, parts: list[_Part]) -> list[DiskNotice]:
         if not self.reserve or not parts:
             return []
         reserve = min(self.reserve, use.size // PART)
@@ -140,7 +142,7 @@ class Disks:
             f"{folder_of(worst.gang)} or elsewhere there, and {size_words(use.free)} of {size_words(use.size)} are free, with a "
             f"reserve of {size_words(reserve)} (disk_reserve)"
         )
-        return [Told(worst.gang, sentence, stop=True)]
+        return [DiskNotice(worst.gang, sentence, stop=True)]
 
 
 def folder_of(gang: Gang) -> str:

@@ -81,7 +81,7 @@ class FleetExecutor(BridgedExecutor):
             renewer=renewer,
         )
         self.fleet = fleet
-        self._told: set[str] = set()
+        self._requested: set[str] = set()
         """Machines whose removal was requested from the scheduler."""
         with contextlib.closing(Members(fleet.members)) as members:
             members.note(LISTEN, "")
@@ -133,7 +133,7 @@ class FleetExecutor(BridgedExecutor):
         elif leaving:
             # It was removed, and has joined again: the scheduler decides which machine it is.
             self.found[message.node] = message
-            self._told.discard(message.node)
+            self._requested.discard(message.node)
             self.emit(MachineJoined(machine=machine_of(message)))
         else:
             super()._reported(message)
@@ -151,8 +151,8 @@ class FleetExecutor(BridgedExecutor):
     def _leave(self, name: str, n: int | None) -> None:
         """The operator removes a machine: its jobs end first, as long as they may take."""
         if n is not None and not self.gangs.nodes[n].leaving:
-            if name not in self._told:
-                self._told.add(name)
+            if name not in self._requested:
+                self._requested.add(name)
                 self.emit(MachineResized(machine=n, gpus=0))
         elif n is None or self.gangs.is_empty(n):
             self.found.pop(name, None)

@@ -494,18 +494,18 @@ class Gangs:
             gang.idle.measured(machine, message)
 
     def _disk_use(self, machine: int, use: DiskUse, now: Seconds) -> None:
-        for told in self.disks.take(machine, use, self.of_task, now):
-            gang, grant = told.gang, told.gang.grant
-            if told.stop:
-                gang.why = told.sentence
+        for notice in self.disks.take(machine, use, self.of_task, now):
+            gang, grant = notice.gang, notice.gang.grant
+            if notice.stop:
+                gang.why = notice.sentence
                 self._happens(gang, GangEvent.PART_FAILED, DISK)
                 self._reconcile(gang)
                 continue
-            note = DiskWarning(app=grant.app, job=grant.job, attempt=grant.attempt, sentence=told.sentence)
+            note = DiskWarning(app=grant.app, job=grant.job, attempt=grant.attempt, sentence=notice.sentence)
             self.out.append(note)
-            if told.sentence:
+            if notice.sentence:
                 self._send(
-                    next(iter(gang.parts)), Tell(task=task_name(grant.job, grant.attempt), message=told.sentence)
+                    next(iter(gang.parts)), Tell(task=task_name(grant.job, grant.attempt), message=notice.sentence)
                 )
 
     def _runs(self, machine: int, message: TaskRuns) -> None:

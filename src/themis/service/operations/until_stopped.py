@@ -48,7 +48,7 @@ def _say_farewell(service: Service, *, leave_jobs: bool) -> None:
     log.info("%s", farewell(grace_s, jobs, leave_jobs=leave_jobs))
 
 
-def serve_until_told(
+def serve_until_stopped(
     home: Path,
     config: Config,
     say: Callable[[Service], None],
