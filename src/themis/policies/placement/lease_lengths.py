@@ -1,6 +1,6 @@
 """Lengths of leases while apps wait, and their ends, so that a newcomer need not wait for all of them: decision 21.
 
-Pure functions: the core applies them where the settings say so (``core.contention``), a policy where it decides so itself.
+Pure functions; the core applies them where the settings say so (``core.contention``, ``core.take_snapshot``).
 """
 
 from __future__ import annotations
