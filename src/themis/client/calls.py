@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypedDict, TypeVar
 
-from pydantic import ValidationError
-
 from themis.client.command import name_of, run_request, words_of
 from themis.client.notebook import Listing
 from themis.errors import InputError, UnknownName
 from themis.schema import messages as schema
 from themis.schema.messages import Message
-from themis.schema.wire import changed, sentence_of
+from themis.schema.wire import changed, read
 
 T = TypeVar("T")
 _M = TypeVar("_M", bound=Message)
@@ -79,9 +77,9 @@ class JobKeys(TypedDict, total=False):
 def made(message: type[_M], **fields: Any) -> _M:
     """Build a message; InputError names a field that it cannot carry: a number that is too large, text that is not UTF-8."""
     try:
-        return message(**fields)
-    except ValidationError as error:
-        raise InputError(f"the call cannot be sent: {sentence_of(error, message)}") from None
+        return read(message, fields)
+    except InputError as error:
+        raise InputError(f"the call cannot be sent: {error}") from None
 
 
 def ref(app: int | str) -> schema.AppRef:

@@ -122,10 +122,10 @@ def read(model: type[M], values: Mapping[str, Any], without: Container[str] = ()
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise InputError(sentence_of(error, model, without)) from None
+        raise InputError(_sentence_of(error, model, without)) from None
 
 
-def sentence_of(error: ValidationError, model: type[Message], without: Container[str] = ()) -> str:
+def _sentence_of(error: ValidationError, model: type[Message], without: Container[str] = ()) -> str:
     """The first problem of values that are no such message."""
     found = error.errors(include_url=False)[0]
     loc, how, given = found["loc"], found["type"], found["input"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from themis.errors import InputError, UnknownName
@@ -151,8 +152,6 @@ def _in_map(of: Setting, rest: str, text: str, known: Values) -> dict[str, Any]:
 
 
 def _as(of: Setting, key: str, kind: Kind) -> Setting:
-    from dataclasses import replace
-
     return replace(of, key=key, kind=kind, shown="", fresh=dict)
 
 
