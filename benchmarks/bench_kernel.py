@@ -9,7 +9,6 @@ CPU seconds of one thread, medians; the last rows have no heap kernel.
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
+from bench_philly import given_with_trace
 from heap_kernel import HeapKernel, tasks_of
 from themis.model.cluster import Cluster
 from themis.model.events import Allocated, AppFinished
@@ -30,7 +30,6 @@ from themis.traces.formats import load_workload
 from themis.traces.profiles.models import DEFAULT_BOOK
 from themis.traces.profiles.presets import load_cluster
 
-TRACE = "philly/philly_themis_like_apps.csv.gz"
 POLICIES = ("drf", "fair_finish", "themis")
 
 
@@ -113,14 +112,10 @@ def rows(workload: Workload, cluster: Cluster, times: int) -> list[str]:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    default = os.environ.get("THEMIS_DATA", Path(__file__).parents[2] / "shared" / "data")
-    parser.add_argument("--data", type=Path, default=Path(default))
     parser.add_argument("--jobs", type=int, default=1500)
     parser.add_argument("--times", type=int, default=3)
-    given = parser.parse_args()
-    path = given.data / TRACE
-    if not path.is_file():
-        print(f"skipped: no {path}; set THEMIS_DATA to the folder of the real traces")
+    given, path = given_with_trace(parser)
+    if path is None:
         return
     workload = load_workload(str(path), seed=0, single_jobs=True)
     workload = replace(workload, apps=workload.apps[: given.jobs])

@@ -33,6 +33,18 @@ TAIL = 10
 """The ten largest apps hold 64 % of the work: figures are given with and without them."""
 
 
+def given_with_trace(parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, Path | None]:
+    """The options, with the folder of traces among them, and the trace; without it, say so."""
+    default = os.environ.get("THEMIS_DATA", Path(__file__).parents[2] / "shared" / "data")
+    parser.add_argument("--data", type=Path, default=Path(default))
+    given = parser.parse_args()
+    path = given.data / TRACE
+    if path.is_file():
+        return given, path
+    print(f"skipped: no {path}; set THEMIS_DATA to the folder of the real traces")
+    return given, None
+
+
 def one(path: str, policy: str, single_jobs: bool) -> tuple[str, str]:
     """Run, and say what came out as two lines of tables."""
     options = {"single_jobs": True} if single_jobs else {}
@@ -76,15 +88,11 @@ def one(path: str, policy: str, single_jobs: bool) -> tuple[str, str]:
 def main() -> None:
     """Print both tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    default = os.environ.get("THEMIS_DATA", Path(__file__).parents[2] / "shared" / "data")
-    parser.add_argument("--data", type=Path, default=Path(default))
     parser.add_argument("--policies", default="themis,gandiva,tiresias,drf,fifo")
     parser.add_argument("--single-jobs", action="store_true")
     parser.add_argument("--jobs", type=int, default=1)
-    given = parser.parse_args()
-    path = given.data / TRACE
-    if not path.is_file():
-        print(f"skipped: no {path}; set THEMIS_DATA to the folder of the real traces")
+    given, path = given_with_trace(parser)
+    if path is None:
         return
     policies = given.policies.split(",")
     print(
