@@ -28,7 +28,7 @@ def frozen(state: State) -> bytes:
             held[name] = value.size, value.f, value.i
         elif not isinstance(value, memoryview | Growing | Unended) and name not in (
             "_columns",
-            "best_gangs",
+            "_best_gangs",
         ):  # other views of columns that are fields, and what is computed from columns
             held[name] = value
     return pickle.dumps(held)

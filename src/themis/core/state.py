@@ -164,13 +164,18 @@ class State(Machines):
         """``worth`` of gangs that there were, by ``_worth_by``'s speeds; a cache."""
         self._jobs_left, self._apps_left, self._service = Unended(), Unended(), Growing(np.zeros(0))
         self._worth_by = self.speeds
-        self.best_gangs: dict[Any, Any] = {}
-        """Cache of ``needs.best_gang``; empty after machines or speeds changed."""
+        self._best_gangs: dict[Any, Any] = {}
+        """``needs.best_gang`` by kind of job; a cache."""
 
     def drop_caches(self) -> None:
         """Forget what follows from the tables and was looked up before."""
-        self._worth, self.best_gangs = {}, {}
+        self._worth, self._best_gangs = {}, {}
         self._jobs_left, self._apps_left = Unended(), Unended()
+
+    @property
+    def best_gangs(self) -> dict[Any, Any]:
+        """Cache of ``needs.best_gang``; empty after machines or speeds changed."""
+        return self._best_gangs
 
     # ---- time -------------------------------------------------------------------------------------------------------
 
@@ -239,7 +244,7 @@ class State(Machines):
     def _in_service(self, gpu_type: int, gpus: int) -> None:
         """Add to the number of GPUs of a type in service; a negative number removes."""
         self.type_gpus[gpu_type] += gpus
-        self.best_gangs = {}
+        self._best_gangs = {}
         self._capacity_changed()
 
     def _capacity_changed(self) -> None:
@@ -273,7 +278,7 @@ class State(Machines):
         self.measured.take(measured)
         self.book = self.book.with_profiles([self.measured.corrected(self.book.get(measured.model))])
         self.speeds = relearned(self.speeds, self.book, measured.model, tuple(self.gpu_types))
-        self.best_gangs = {}
+        self._best_gangs = {}
         self._capacity_changed()
 
     def set_profiles(self, profiles: Sequence[Profile]) -> None:
@@ -284,7 +289,7 @@ class State(Machines):
             self.measured.corrected(profile) if profile.name in measured else profile for profile in profiles
         )
         self._compile(list(self.speeds.index), self.speeds.scale.shape[2] - 1)
-        self.best_gangs = {}
+        self._best_gangs = {}
 
     def worth(self, config: int, gpu_type: int, gpus: int, locality: int) -> tuple[float, float]:
         """(reference GPUs that a gang is worth, slowdown of its locality), looked up once for each kind of gang."""
