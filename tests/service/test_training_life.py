@@ -84,7 +84,7 @@ def test_a_torchrun_job_shrinks_from_four_ranks_to_two_for_another_user_and_lear
         """,
             "ada",
         )
-        wait_until(lambda: any(r["steps"] >= 3 for r in told(client, "JobProgress")), "it trains")
+        wait_until(lambda: any(r["gpus"] == 4 for r in told(client, "SpeedMeasured")), "its speed on four GPUs is known")
         assert client.show(ada).app.gpus == 4
         ben = submit(client, tmp_path, until_told(flag, "other", 2), "ben")
 
@@ -98,7 +98,7 @@ def test_a_torchrun_job_shrinks_from_four_ranks_to_two_for_another_user_and_lear
         assert len(job.attempts) >= 2
         assert set(preempted(job)) == {"stopped"}
         assert not any(attempt.killed for attempt in job.attempts), "it saved within its grace"
-        assert 3 <= job.attempts[0].steps < STEPS
+        assert 0 < job.attempts[0].steps < STEPS
         _, weights, _ = (checkpoints(service, client, ada) / "result").read_text().split()
         # What it measured is believed, for each number of GPUs; it had promised a twentieth of a step a second.
         assert {(r["model"], r["gpus"]) for r in told(client, "SpeedMeasured")} >= {("ada/fit", 4), ("ada/fit", 2)}
