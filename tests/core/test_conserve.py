@@ -67,7 +67,7 @@ def run(policy: Policy, apps: list[App], cluster: Cluster, **settings: object) -
 
 
 def of_kind(log: Log, kind: type[Record], job: int) -> list[float]:
-    return [t for t, r in log if isinstance(r, kind) and r.job == job]  # type: ignore[union-attr]
+    return [t for t, r in log if isinstance(r, kind) and job in (r.jobs if isinstance(r, Renew) else [r.job])]  # type: ignore[union-attr]
 
 
 def test_a_lease_whose_gpus_nobody_else_gets_is_renewed_and_the_gang_starts_once() -> None:

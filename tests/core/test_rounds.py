@@ -192,7 +192,7 @@ def test_whoever_runs_on_is_renewed_where_it_is_and_does_not_restart() -> None:
         Given(x=((1.0,), (0.5,), (0.5,))), [app(f"a{j}", [job(FOREVER)]) for j in range(3)], cluster(2), until=1050.0
     )
     assert [r.gpus for _, r in log if isinstance(r, Grant) and r.job == 0] == [(0,)]
-    assert [t for t, r in log if isinstance(r, Renew) and r.job == 0] == [ROUND * i for i in range(1, 11)]
+    assert [t for t, r in log if isinstance(r, Renew) and 0 in r.jobs] == [ROUND * i for i in range(1, 11)]
     assert {r.gpus for _, r in log if isinstance(r, Grant) and r.job > 0} == {(1,)}
 
 
@@ -224,7 +224,7 @@ def test_a_spare_round_goes_to_who_has_no_share_then_to_who_stands_there() -> No
         Given(x=((0.25,), (0.5,)), spare=True), [app("a", [job(FOREVER)]), app("b", [job(FOREVER)])], cluster(1), 399
     )
     assert [(t, r.job) for t, r in log if isinstance(r, Grant)] == [(0.0, 1), (ROUND, 0), (2 * ROUND, 1)]
-    assert [(t, r.job) for t, r in log if isinstance(r, Renew)] == [(3 * ROUND, 1)]
+    assert [(t, r.jobs) for t, r in log if isinstance(r, Renew)] == [(3 * ROUND, (1,))]
     apps = [app(name, [job(FOREVER)]) for name in "abc"]
     log = run(Given(x=((0.25,), (0.5,), (0.0,)), spare=True), apps, cluster(1), 399)
     assert [(t, r.job) for t, r in log if isinstance(r, Grant)] == [(i * ROUND, j) for i, j in enumerate((1, 0, 1, 2))]

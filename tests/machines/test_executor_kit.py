@@ -180,7 +180,7 @@ class Broken(Executor):
 
     def submit(self, command: Command) -> None:
         if isinstance(command, Renew):
-            self.kernel.schedule(self.kernel.now, JobStarted(job=command.job, attempt=1))
+            self.kernel.schedule(self.kernel.now, JobStarted(job=command.jobs[0], attempt=1))
         if isinstance(command, Revoke):
             self.kernel.schedule(self.kernel.now, JobStopped(job=command.job, attempt=command.attempt, steps=99.0))
         self.inner.submit(command)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from themis.errors import InputError
 from themis.model import events as e
-from themis.model.answers import Ask, GpuGrant, Proof, RoundPlan, Solved, TimeShare
+from themis.model.answers import NOTHING_TO_DECIDE, Ask, GpuGrant, Proof, Renewal, RoundPlan, Solved, TimeShare
 from themis.model.cluster import Machine
 from themis.model.dynamic import Dynamic, Mode
 from themis.model.log import LogWriter, Record, decode, encode, is_record, read_log
@@ -183,6 +183,8 @@ RECORDS: list[Record] = [
     allocated(GPUS, PROOF),
     allocated(dataclasses.replace(GPUS, until=np.array([600.0, 600.0]))),
     allocated(GpuGrant(app=ints(), gang=ints(), machine=ints(), gpus=ints(), until=np.zeros(0), extend=ints())),
+    allocated(Renewal(until=660.0), NOTHING_TO_DECIDE),
+    allocated(Renewal(until=660.0, step_s=60.0, new=GPUS), NOTHING_TO_DECIDE),
     allocated(SHARE),
     allocated(TimeShare(combos=ints(4, -1, 2, -1).reshape(2, 2), gpus=ints(2, 1), x=np.ones((2, 1)), round_s=360.0)),
     allocated(TimeShare(combos=np.zeros((0, 2), dtype=np.int64), gpus=ints(), x=np.zeros((0, 3)), round_s=1.0)),
@@ -190,7 +192,7 @@ RECORDS: list[Record] = [
     allocated(RoundPlan(job=ints(), gpus=ints(), run=np.zeros((0, 4), dtype=bool), round_s=1.0)),
     GRANT,
     dataclasses.replace(GRANT, until=np.inf),
-    e.Renew(app=1, job=2, until=660.0, target=5.0),
+    e.Renew(jobs=(2, 5), until=660.0),
     e.Revoke(app=1, job=2, attempt=3, cause="expired"),
     e.JobEnded(app=1, job=2, outcome="stopped", steps=3.25),
     e.CurveStopped(app=1, job=2, steps=3.25, forecast=0.5, deviation=0.1, standard=0.2, chance=1 / 3),

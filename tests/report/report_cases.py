@@ -104,7 +104,7 @@ MINI: Log = [
     (45.0, e.JobStarted(job=0, attempt=1)),
     (110.0, app("B", 110.0, 2, "bob")),
     (120.0, auction(2, [1, 0], [3.0, 1.0], [True, False], [2, 0], [0.75, 1.0], [0, 0])),
-    (120.0, e.Renew(app=0, job=0, until=900.0, target=1.0)),
+    (120.0, e.Renew(jobs=(0,), until=900.0)),
     (120.0, grant(1, 1, 1, (4, 5), score=0.5)),
     (155.0, e.JobStarted(job=1, attempt=1)),
     (200.0, e.MachineFailed(machine=1)),

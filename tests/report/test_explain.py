@@ -34,7 +34,7 @@ STORY: Log = [
     (240.0, auction(2, [0], [2.0], [True], [0], [1.0], [0])),
     (300.0, auction(6, [1, 0], [2.5, 2.0], [True, False], [2, 0], [1.0, 1.0], [0, 0])),
     (300.0, revoke(1, 2, 1, "expired")),
-    (300.0, e.Renew(app=1, job=1, until=900.0, target=1.0)),
+    (300.0, e.Renew(jobs=(1,), until=900.0)),
     (360.0, auction(6, [0, 1], [2.6, 2.2], [True, False], [0, 0], [1.0, 1.0], [0, 2])),
     (360.0, grant(1, 2, 2, (4, 5))),
     (400.0, revoke(1, 1, 1, "finished")),

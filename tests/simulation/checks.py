@@ -173,7 +173,7 @@ class Checks:
                     self.require(record.job not in held, lambda r=record: f"job {r.job} has two leases")
                     held[record.job], until[record.job] = record, record.until
                 case Renew():
-                    until[record.job] = record.until
+                    until.update(dict.fromkeys(record.jobs, record.until))
                 case Revoke(cause="expired"):
                     early = until[record.job] - time
                     self.require(early < 1e-6, lambda r=record, e=early: f"{r} comes {e:.3f} s before its lease ends")

@@ -18,12 +18,14 @@ from themis.core.state import EPS, State
 from themis.core.steady import steadied
 from themis.core.tables import RUNNING
 from themis.errors import InvariantBroken
-from themis.model.answers import Answer, GpuGrant, RoundPlan, TimeShare
+from themis.model.answers import Answer, GpuGrant, Renewal, RoundPlan, TimeShare
 from themis.model.units import NONE, Bool, Float, Int, Seconds, round_end
 from themis.policies.api import Cadence
 
 _gpus = itemgetter(1)
 """GPUs of a ``WantedGang``."""
+
+_NONE_DECLINED: Int = np.zeros(0, dtype=np.int64)
 
 KEEPS = 2.0
 """Difference of deficits, in rounds, at which a gang gives up its machine to another; each such change restarts both."""
@@ -35,10 +37,11 @@ def intend(state: State, answer: Answer, offer: FreeGpus, spare: bool = False) -
     ``spare`` : of time shares, GPU time to which no job is entitled goes to jobs that wait (``Cadence.spare``).
     """
     match answer:
+        case Renewal():
+            gangs = _renewed(state, answer, offer)
+            return _leased(state, gangs if answer.new is None else gangs + _granted(answer.new), answer.step_s)
         case GpuGrant():
-            step_s = state.settings.step_s or answer.step_s
-            shortest = 0.0 if step_s else state.settings.shortest_lease_s
-            return Intent(_granted(answer), None, state.settings.tick_s, shortest, answer.declined, step=step_s)
+            return _leased(state, _granted(answer), answer.step_s, answer.declined)
         case TimeShare():
             return _time_shared(state, answer, offer, spare)
         case RoundPlan():
@@ -130,6 +133,18 @@ def entitlement(answer: Answer, now: Seconds, origin: Seconds) -> Entitlement | 
             return Entitlement(answer.job, gang, gang * answer.round_s, run, ends)
         case _:
             return None
+
+
+def _leased(s: State, gangs: list[WantedGang], step_s: Seconds, declined: Int = _NONE_DECLINED) -> Intent:
+    """Leases, which end when each says; ``step_s``, ``declined`` : of the answer."""
+    step_s = s.settings.step_s or step_s
+    shortest = 0.0 if step_s else s.settings.shortest_lease_s
+    return Intent(gangs, None, s.settings.tick_s, shortest, declined, step=step_s)
+
+
+def _renewed(s: State, answer: Renewal, offer: FreeGpus) -> list[WantedGang]:
+    app, held, until = s.jobs.one.app, s.job_gpus, answer.until
+    return [WantedGang(app[j], len(held[j]), until, j) for j in offer.ending]
 
 
 def _granted(grant: GpuGrant) -> list[WantedGang]:

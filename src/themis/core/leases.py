@@ -46,17 +46,18 @@ class Leases:
         """
         s, t = self.state, self.state.jobs
         if tick_s or by < s.now:
-            placed = [p._replace(until=self._until(p.until, by, tick_s)) for p in placed]
+            end = {until: self._until(until, by, tick_s) for until in {p.until for p in placed}}
+            placed = [Placed(p.job, p.gpus, p.seat, end[p.until]) for p in placed]
         until = t.one.until
         expiring = [j for j in s.job_gpus if until[j] <= by + EPS]
         one, holds = t.one, s.job_gpus
-        renewals: list[Placed] = []
+        renewals: dict[Seconds, list[int]] = {}
         fresh: list[Placed] = []
         renewed, wanted, seats = set[int](), set[int](), s.job_seat
         for p in placed:
             j = p.job
             if holds.get(j) == p.gpus and seats[j] == p.seat:
-                renewals.append(p)
+                renewals.setdefault(p.until, []).append(j)
                 renewed.add(j)
             else:
                 fresh.append(p)
@@ -64,10 +65,10 @@ class Leases:
         over = {*expiring, *(j for j in wanted if j in holds)} - renewed
         for j in sorted(over):
             self.revoke(j, "moved" if j in wanted else "expired", RELEASE)
-        ends, apps, targets, out = one.until, one.app, one.target, self.out
-        for j, _, _, until in renewals:
-            ends[j] = until
-            out.append(Renew(app=apps[j], job=j, until=until, target=targets[j]))
+        for end_s, jobs in renewals.items():
+            for j in jobs:
+                one.until[j] = end_s
+            self.out.append(Renew(jobs=tuple(jobs), until=end_s))
         for p in fresh:
             if p.job in holds:
                 raise InvariantBroken(f"job {p.job} was placed twice in one decision.")
@@ -122,7 +123,7 @@ class Leases:
         t = self.state.jobs
         if until > t.until[j]:
             t.until[j] = until
-            self.out.append(Renew(app=int(t.app[j]), job=j, until=until, target=float(t.target[j])))
+            self.out.append(Renew(jobs=(j,), until=until))
             self.wake(until)
 
     def stopped(self, event: JobStopped) -> bool:

@@ -6,21 +6,16 @@ The policy is not asked, and no snapshot is made. Its cadence says whether that 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from themis.core.offer import FreeGpus
 from themis.core.state import State
 from themis.core.tables import WAITING
-from themis.model.answers import UNCONTESTED, GpuGrant, Proof, Solved
+from themis.model.answers import NOTHING_TO_DECIDE, GpuGrant, Renewal, Solved
 from themis.model.snapshot import Kind
 from themis.model.units import NONE, Int, end_of_lease
 from themis.policies.api import Cadence, Renews
 from themis.policies.placement.packing import Counts, narrowest_of_types
-
-RENEWED = f"{UNCONTESTED}: every lease that ends is renewed, and what waits fits"
-"""``Proof.method`` of these answers."""
 
 _BAG = int(Kind.BAG)
 
@@ -41,25 +36,27 @@ def uncontested(s: State, pace: Cadence, offer: FreeGpus) -> Solved | None:
     waiting = _distinct(s, short.tolist()) if pace.packs or not len(short) else None
     if waiting is None or _stale(s, rows):
         return None
-    gangs = _standing(s, pace, offer)
-    if gangs is None:
+    standing = _standing(s, pace, offer)
+    if standing is None:
         return None
     room = np.bincount(s.gpu_machine[offer.free], minlength=len(s.machines))
-    for _, counts in gangs:
-        room[counts[0][0]] -= counts[0][1]
+    for n, gpus in standing:
+        room[n] -= gpus
+    new = list[tuple[int, Counts]]()
     for j in waiting:
         types: list[int] = np.flatnonzero(s.allowed(np.array([j]))[0]).tolist()
         found = narrowest_of_types(room, s.machine_rack, s.machine_type, t.one.gpus_min[j], types)
         if found is None:
             return None
-        gangs.append((t.one.app[j], found[0]))
+        new.append((t.one.app[j], found[0]))
         for n, c in found[0]:
             room[n] -= c
     if not room.any():
         return None
     step_s = s.settings.step_s or (s.settings.tick_s if pace.ticks else 0.0)
     until = end_of_lease(s.now, s.settings.lease_s, step_s)
-    return Solved(answer=replace(_grant(gangs, until), step_s=step_s), proof=Proof(method=RENEWED))
+    answer = Renewal(until=until, step_s=step_s, new=_grant(new, until) if new else None)
+    return Solved(answer=answer, proof=NOTHING_TO_DECIDE)
 
 
 def _distinct(s: State, jobs: list[int]) -> list[int] | None:
@@ -79,9 +76,9 @@ def _stale(s: State, rows: Int) -> bool:
     return bool(((apps.stale[a] == 1) & (apps.kind[a] == _BAG)).any())
 
 
-def _standing(s: State, pace: Cadence, offer: FreeGpus) -> list[tuple[int, Counts]] | None:
-    """App and place of each gang whose lease ends, in order of jobs; None if one of them may have to move."""
-    app, free, leased, out = s.jobs.one.app, offer.free.data, s.leased_to, list[tuple[int, Counts]]()
+def _standing(s: State, pace: Cadence, offer: FreeGpus) -> list[tuple[int, int]] | None:
+    """Machine and GPUs of each gang whose lease ends, in order of jobs; None if one of them may have to move."""
+    app, free, leased, out = s.jobs.one.app, offer.free.data, s.leased_to, list[tuple[int, int]]()
     for j in offer.ending:
         gpus, beside = s.job_gpus[j], 1 - s.job_seat[j]
         n = s.machine_of[gpus[0]]
@@ -90,7 +87,7 @@ def _standing(s: State, pace: Cadence, offer: FreeGpus) -> list[tuple[int, Count
         for g in gpus:
             if not free[g] or s.machine_of[g] != n or leased[g, beside] != NONE:
                 return None
-        out.append((app[j], ((n, len(gpus)),)))
+        out.append((n, len(gpus)))
     return out
 
 

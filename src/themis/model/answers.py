@@ -61,6 +61,10 @@ class Proof:
         return math.nan if self.method.startswith(UNCONTESTED) else self.bound - self.objective
 
 
+NOTHING_TO_DECIDE = Proof(method=f"{UNCONTESTED}: every lease that ends is renewed, and what waits fits")
+"""The proof of a ``Renewal``."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeShare:
     """Fraction of time of each job, or pair of jobs sharing GPUs, on each GPU type (Gavel §3.1).
@@ -128,6 +132,20 @@ class GpuGrant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Renewal:
+    """Every job whose lease ends keeps its GPUs: the answer where nothing is left to decide (decision 93).
+
+    Attributes
+    ----------
+    until : end of the renewed leases. ``step_s`` : as in ``GpuGrant``. ``new`` : gangs of the jobs that wait; None without one.
+    """
+
+    until: Seconds
+    step_s: Seconds = 0.0
+    new: GpuGrant | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
     """Fill this column for these apps and call me again: a decision in two phases, still a pure function.
 
@@ -144,7 +162,7 @@ class Ask:
     form: str = "paper"
 
 
-Answer: TypeAlias = TimeShare | RoundPlan | GpuGrant | Ask
+Answer: TypeAlias = TimeShare | RoundPlan | GpuGrant | Renewal | Ask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

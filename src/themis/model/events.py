@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from themis.model.answers import Ask, Solved
     from themis.model.snapshot import Snapshot
 
-SCHEMA = 2
+SCHEMA = 3
 
 T = TypeVar("T")
 
@@ -522,12 +522,13 @@ class Grant:
 
 @record
 class Renew:
-    """The same gang keeps the same GPUs until then; nothing restarts."""
+    """These jobs' gangs keep the same GPUs until then; nothing restarts.
 
-    app: int
-    job: int
+    One record for all leases that a decision renews to the same end.
+    """
+
+    jobs: tuple[int, ...]
     until: Seconds
-    target: float
 
 
 @record

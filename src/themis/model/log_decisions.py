@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from themis.errors import InputError
-from themis.model.answers import Answer, Ask, GpuGrant, Proof, RoundPlan, Solved, TimeShare
+from themis.model.answers import NOTHING_TO_DECIDE, Answer, Ask, GpuGrant, Proof, Renewal, RoundPlan, Solved, TimeShare
 from themis.model.events import Allocated
 from themis.model.units import NONE, Bool
 
@@ -40,14 +40,18 @@ def write_allocated(out: Fields, record: Allocated, rows: int) -> None:
     """The fields of a decision; of a proof with more rows than ``rows`` only those that bid or got leftovers."""
     out["version"] = record.version
     out["answer"] = _write_answer(record.solved.answer)
-    proof = _write_proof(record.solved.proof, rows)
-    if proof:
-        out["proof"] = proof
+    answer, proof = record.solved.answer, record.solved.proof
+    if isinstance(answer, Renewal) and proof.method == NOTHING_TO_DECIDE.method:
+        return
+    if written := _write_proof(proof, rows):
+        out["proof"] = written
 
 
 def read_allocated(d: Fields) -> Allocated:
     """The decision of its fields; raises KeyError, TypeError or ValueError if they are malformed."""
-    answer, proof = _read_answer(d["answer"]), _read_proof(d.get("proof", {}))
+    answer = _read_answer(d["answer"])
+    given = d.get("proof", {})
+    proof = NOTHING_TO_DECIDE if isinstance(answer, Renewal) and not given else _read_proof(given)
     return Allocated(version=d["version"], solved=Solved(answer=answer, proof=proof))
 
 
@@ -95,6 +99,13 @@ def _write_answer(answer: Answer) -> Fields:
                 **({"declined": answer.declined} if len(answer.declined) else {}),
                 **({} if answer.job is None else {"job": answer.job}),
             }
+        case Renewal():
+            return {
+                "kind": "renewal",
+                "until": answer.until,
+                **({"step_s": answer.step_s} if answer.step_s else {}),
+                **({} if answer.new is None else {"new": _write_answer(answer.new)}),
+            }
         case TimeShare():
             pairs = bool((answer.combos[:, 1] >= 0).any())
             who = {"combos": answer.combos.ravel()} if pairs else {"job": np.ascontiguousarray(answer.combos[:, 0])}
@@ -132,6 +143,12 @@ def _once(column: Any) -> Any:
 
 
 def _read_answer(d: Fields) -> Answer:
+    if d["kind"] == "renewal":
+        new = _read_answer(d["new"]) if "new" in d else None
+        if not isinstance(new, GpuGrant | None):
+            raise ValueError(f"the new gangs are a {type(new).__name__}, expected a grant")
+        return Renewal(until=float(d["until"]), step_s=d.get("step_s", 0.0), new=new)
+
     def column(name: str, dtype: type[Any] = np.int64) -> Any:
         value = d[name]
         return np.array(value, dtype=dtype) if isinstance(value, list) else np.full(len(d["app"]), value, dtype=dtype)

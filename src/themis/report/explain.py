@@ -16,7 +16,7 @@ import orjson
 
 from themis.errors import InputError, ThemisError, UnknownName
 from themis.model.answers import CUT, UNCONTESTED
-from themis.model.events import Allocated, AppFinished, CurveStopped, Grant, Header, Renew, Revoke
+from themis.model.events import Allocated, AppFinished, CurveStopped, Grant, Header, Revoke
 from themis.model.log import read_lines, to_record
 from themis.model.log_decisions import Fields
 from themis.model.units import Float, GpuSeconds, Seconds
@@ -241,7 +241,11 @@ class _Reader:
         elif kind == "JobEnded" and self.plans.forecasts:
             if line["outcome"] == "completed":
                 self.plans.end(line["job"], float(line["t"]))
-        elif kind in ("Grant", "Renew", "Revoke", "CurveStopped", "AppFinished"):
+        elif kind == "Renew":
+            if renewed := sum(self.gpus.get(job, 0) for job in line["jobs"]):
+                self._at(float(line["t"]))
+                self.now["renewed"] = self.now.get("renewed", 0) + renewed
+        elif kind in ("Grant", "Revoke", "CurveStopped", "AppFinished"):
             if kind == "Grant" and self.plans.forecasts:
                 self.plans.start(line["job"], float(line["t"]))
             if line.get("app") == self.app:
@@ -318,8 +322,6 @@ class _Reader:
                 self.gpus[command.job] = len(command.gpus)
                 self.started = time if math.isnan(self.started) else self.started
                 now["granted"] = now.get("granted", 0) + len(command.gpus)
-            case Renew():
-                now["renewed"] = now.get("renewed", 0) + self.gpus.get(command.job, 0)
             case Revoke():
                 now["revoked"] = now.get("revoked", 0) + self.gpus.pop(command.job, 0)
                 cause = (self.away or command.cause) if command.cause == "failed" else command.cause

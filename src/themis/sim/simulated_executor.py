@@ -138,7 +138,8 @@ class SimulatedExecutor(Executor):
         elif isinstance(command, Revoke):
             self.stop(command)
         elif isinstance(command, Renew):
-            self._measure(command.job, self.gangs[command.job])
+            for job in command.jobs:
+                self._measure(job, self.gangs[job])
 
     def start(self, grant: Grant) -> None:
         """A gang begins."""

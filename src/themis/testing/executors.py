@@ -156,7 +156,7 @@ def check_renewal(make: MakeRig) -> None:
         seen = _Seen(rig, spec)
         seen.submit(_grant(0, 1, (2, 3)))
         seen.until(JobStarted)
-        seen.submit(Renew(app=0, job=0, until=2e9, target=STEPS))
+        seen.submit(Renew(jobs=(0,), until=2e9))
         seen.until(JobReached)
         starts = [e for e in seen.events if isinstance(e, JobStarted)]
         assert len(starts) == 1, f"{len(starts)} starts of one gang"

@@ -391,7 +391,7 @@ class Arbiter:
         for command in commands:
             # While it ends, gangs may stop but none may start; the next arbiter finds that those never ran.
             if isinstance(command, Revoke) or (isinstance(command, Grant | Renew) and not self._closing):
-                self._after(partial(self.executor.submit, command), Owner("app", command.app))
+                self._after(partial(self.executor.submit, command), owner_of(command, self.state))
         for item in (*left, *released):
             if isinstance(item, JobStopped):
                 self._after(partial(self.executor.recorded, item.job, item.attempt), owner_of(item, self.state))

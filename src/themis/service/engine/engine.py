@@ -290,8 +290,8 @@ class Engine(Driver):
                 self.grants[command.job] = command
                 self.started.discard(command.job)
             case Renew():
-                old = self.grants[command.job]
-                self.grants[command.job] = replace(old, until=command.until, target=command.target)
+                for job in command.jobs:
+                    self.grants[job] = replace(self.grants[job], until=command.until)
             case Revoke():
                 self.revokes[command.job] = command
             case _:

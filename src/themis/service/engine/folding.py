@@ -24,6 +24,7 @@ from themis.model.events import (
     Header,
     JobStopped,
     Quarantined,
+    Renew,
     Wake,
     agrees,
 )
@@ -91,15 +92,16 @@ class RunningFold:
                 f"{engine.journal.path} lacks {record.records} records and a snapshot of the state after them."
             )
         if isinstance(record, Command):
-            if self.skipping or self._of_skipped(record):
+            left = None if self.skipping else self._unskipped(record)
+            if left is None:
                 self.number = number
                 return
             drawn = pending.popleft() if pending else None
-            if not agrees(record, drawn):
-                if number > self.exact_after or not agrees(record, drawn, exactly=False):
+            if not agrees(left, drawn):
+                if number > self.exact_after or not agrees(left, drawn, exactly=False):
                     raise self._differs(number, record)
                 self.near += 1
-            engine.remember(record)
+            engine.remember(left)
         elif not isinstance(record, Header):
             if pending:
                 raise self._differs(number, pending[0])
@@ -112,7 +114,7 @@ class RunningFold:
                 self.number = number
                 return
             engine.note(record)
-            pending += (command for command in self._step(number, time, record) if not self._of_skipped(command))
+            pending += filter(None, map(self._unskipped, self._step(number, time, record)))
         self.number = number
 
     def _skips(self, number: int, time: Seconds, record: Event) -> bool:
@@ -135,6 +137,14 @@ class RunningFold:
                 self.engine.note(record)
                 self._step(number, time, record)
         return self.skipping
+
+    def _unskipped(self, command: Command) -> Command | None:
+        """The command without what is of such apps and machines (``_of_skipped``); None if nothing is left of it."""
+        if not isinstance(command, Renew) or not self.engine.late_owners:
+            return None if self._of_skipped(command) else command
+        app = self.engine.core.state.jobs.app
+        jobs = tuple(j for j in command.jobs if Owner("app", int(app[j])) not in self.engine.late_owners)
+        return Renew(jobs=jobs, until=command.until) if jobs else None
 
     def _of_skipped(self, record: Event | Command) -> bool:
         """Whether a record is of an app or a machine that is quarantined from a skipped record on, before its own record."""

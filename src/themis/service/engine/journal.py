@@ -33,9 +33,9 @@ from themis.service.engine import chain, integrity
 from themis.service.engine.records import Records
 from themis.service.engine.transactions import NO_ROOM, NoRoom
 
-SCHEMA = 7
+SCHEMA = 8
 """Version of the table schema; that of the records is ``themis.model.events.SCHEMA``. No other version was released."""
-READERS = {6: "82bb4d1"}
+READERS = {6: "82bb4d1", 7: "1588721"}
 """The last commit that reads journals of an older schema; fcc95fc reads 1 to 5."""
 
 _TABLES = """

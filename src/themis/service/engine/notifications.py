@@ -29,8 +29,10 @@ def notify(
         for i in np.flatnonzero(np.isin(proof.app, list(here))).tolist():
             yield int(proof.app[i]), partial(_award, agents, proof, i)
     for command in commands:
-        if isinstance(command, Grant | Renew | Revoke) and command.app in here:
-            yield command.app, partial(_leased, agents, state, epoch, command)
+        if isinstance(command, Grant | Renew | Revoke):
+            for job in command.jobs if isinstance(command, Renew) else (command.job,):
+                if (app := int(state.jobs.app[job])) in here:
+                    yield app, partial(_leased, agents, state, epoch, app, job, command)
 
 
 def _award(agents: AgentRegistry, proof: Proof, i: int) -> None:
@@ -44,17 +46,19 @@ def _award(agents: AgentRegistry, proof: Proof, i: int) -> None:
     agents.send(int(proof.app[i]), schema.AgentEvent(award=award))
 
 
-def _leased(agents: AgentRegistry, state: State, epoch: Seconds, command: Grant | Renew | Revoke) -> None:
-    agents.send(command.app, schema.AgentEvent(lease=_lease(state, epoch, command)))
+def _leased(
+    agents: AgentRegistry, state: State, epoch: Seconds, app: int, job: int, command: Grant | Renew | Revoke
+) -> None:
+    agents.send(app, schema.AgentEvent(lease=_lease(state, epoch, app, job, command)))
 
 
-def _lease(state: State, epoch: Seconds, command: Grant | Renew | Revoke) -> schema.Lease:
-    gpus = command.gpus if isinstance(command, Grant) else state.job_gpus.get(command.job, ())
+def _lease(state: State, epoch: Seconds, app: int, job: int, command: Grant | Renew | Revoke) -> schema.Lease:
+    gpus = command.gpus if isinstance(command, Grant) else state.job_gpus.get(job, ())
     what = {Grant: "granted", Renew: "renewed", Revoke: "revoked"}[type(command)]
     revoked = isinstance(command, Revoke)
     out = schema.Lease(
         what=what,
-        job=command.job - int(state.apps.first_job[command.app]),
+        job=job - int(state.apps.first_job[app]),
         gpus=[] if revoked else list(gpus),
         nodes=[] if revoked else sorted({state.machines[state.gpu_machine[g]].name for g in gpus}),
         cause=command.cause if isinstance(command, Revoke) else "",
