@@ -215,6 +215,8 @@ SECONDS = Number(name="seconds", what="seconds that something took", least=0.0, 
 DONE = Number(name="steps done", what="steps that a job reports", least=0.0, most=1e18)
 STEP_S = Number(name="step_s", what="seconds per step; 0 is unknown", least=1e-12, most=LONGEST_S, zero=True)
 LOSS = Number(name="loss", what="loss that a job reports", least=-1e30, most=1e30)
+METRIC = Text(name="metric", what="name of a metric that a job reports", longest=64)
+METRICS = Count(name="metrics", what="metrics that a job reports", most=32)
 IDS = Count(name="ids", what="processes or GPUs that a message lists", most=4096)
 RUNS = Count(name="runs", what="runs of a task, and other short lists of a machine", most=16)
 NAMED = Text(name="name", what="name of a machine, a task or a file", longest=300)

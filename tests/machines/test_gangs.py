@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from themis.machines.agent.messages import (
     Hello,
     Lease,
     Message,
+    Metric,
     Prepare,
     Renew,
     Stop,
@@ -38,6 +40,7 @@ from themis.model.events import (
     LossReported,
     MachineFailed,
     MachineReturned,
+    MetricsReported,
 )
 from themis.model.workload import CurveStopping, Job, Regime
 from themis.testing.builders import app, job
@@ -345,7 +348,14 @@ def test_a_program_whose_work_is_estimated_as_time_gets_no_target_and_its_steps_
     for phase in ("prepared", "running"):
         for n in (0, 1):
             book.handle_message(n, state(phase, port=20000 + n), 0.0)
-    assert book.handle_message(0, TaskReport(task=TASK, steps=5000.0, saved=5000.0, loss=0.1, step_s=0.01), 50.0) == []
+    report = TaskReport(
+        task=TASK, steps=600.0, saved=0.0, loss=0.1, step_s=0.01, total=2000.0, metrics=(Metric(name="acc"),)
+    )
+    (own,) = book.handle_message(0, report, 50.0)
+    assert isinstance(own, MetricsReported)
+    assert (own.steps, own.total, own.values[0]) == (600.0, 2000.0, ("loss", 0.1))
+    assert math.isnan(dict(own.values)["acc"]), "a value that is no number is not left out"
+    assert book.handle_message(0, replace(report, steps=601.0), 51.0) == [], "not too often"
     assert 0 not in book.saved
     book.handle_message(0, state("ended"), 60.0)
     ended = [o for o in book.handle_message(1, state("ended"), 60.0) if isinstance(o, JobReached)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import math
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,7 @@ RECORDS: list[Record] = [
     e.Compacted(records=12),
     e.JobsOrdered(app=2, jobs=(9, 7)),
     e.AccountingSet(prices=(("V100", 2.5), ("*", 1.0)), currency="EUR", groups=(("ann", "lab"),), zone="Europe/Berlin"),
+    e.MetricsReported(job=3, attempt=2, steps=600.0, total=2000.0, values=(("loss", 0.5), ("f1", math.inf))),
     e.GpusIdle(job=3, attempt=2, gpu_seconds=120.5, by="nvml", action="warned"),
     e.GpusIntruded(job=3, attempt=2, machine=1, gpus=(8, 9), pids=(4711,)),
     e.MachineReturned(machine=1),

@@ -84,7 +84,9 @@ def test_a_torchrun_job_shrinks_from_four_ranks_to_two_for_another_user_and_lear
         """,
             "ada",
         )
-        wait_until(lambda: any(r["gpus"] == 4 for r in told(client, "SpeedMeasured")), "its speed on four GPUs is known")
+        wait_until(
+            lambda: any(r["gpus"] == 4 for r in told(client, "SpeedMeasured")), "its speed on four GPUs is known"
+        )
         assert client.show(ada).app.gpus == 4
         ben = submit(client, tmp_path, until_told(flag, "other", 2), "ben")
 

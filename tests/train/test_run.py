@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from themis.machines.agent.tasks import as_report
 from themis.train import PREEMPTED, Checkpoints, Run
 from themis.train.checkpoints import newest, replace
 from themis.train.world import World
@@ -403,3 +404,16 @@ def test_a_checkpoint_of_either_kind_takes_the_place_of_another_and_is_found_at_
         replace(draft, final)
         assert read() == "four"
         assert [path.name for path in tmp_path.iterdir()] == ["a.ckpt"]
+
+
+def test_metrics_of_any_name_and_the_end_of_the_loop_are_reported(tmp_path: Path) -> None:
+    (tmp_path / "reports").mkdir()
+    trained = Run(world=World(run_dir=tmp_path), report_every_s=0.0)
+    for step in trained.steps(3):
+        trained.report(loss=float("nan"), accuracy=step / 4)
+    row = json.loads((tmp_path / "reports" / "reports.jsonl").read_text().splitlines()[-1])
+    report = as_report("t", row)
+    assert (report.steps, report.total, report.loss) == (3.0, 3.0, None)
+    assert {m.name: m.value for m in report.metrics} == {"loss": None, "accuracy": 0.5}, "NaN is seen as no number"
+    with pytest.raises(ValueError, match="33 metrics are reported, expected at most 32"):
+        trained.report(**{f"m{i}": 1.0 for i in range(31)})

@@ -144,6 +144,8 @@ def best(
             f"no job of app {app!r} has reported a loss yet; a training script reports it with themis.train (docs/training.md)."
         )
     show_rows(rows, output, filled(TRIALS, rows))
+    if output == "table":
+        print_lines([f"Checkpoint of job {row['job']}: {row['checkpoint']}" for row in rows if row.get("checkpoint")])
 
 
 def summary(app: Mapping[str, Any], sentence: str = "") -> str:

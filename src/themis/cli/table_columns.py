@@ -37,6 +37,7 @@ OUTPUTS = ("table", "json", "yaml", "csv")
 FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 """First characters of a cell that spreadsheets take for a formula."""
 WATCH_S = 2.0
+NO_NUMBER = "nan"
 FORECAST_S = 30 * 86400.0
 """Seconds. A point forecast without an interval that is further ahead is not shown: speeds are not measured yet."""
 
@@ -232,8 +233,9 @@ def _state(row: Any) -> object:
     return f"{row['state']} until {clock(row['until'])}" if row.get("until") else row["state"]
 
 
-def _number(name: str, form: str = ".2f") -> Callable[[Any], object]:
-    return lambda row: format(float(row[name]), form) if known(row.get(name)) else ""
+def _number(name: str, form: str = ".2f", *, unknown: str = "") -> Callable[[Any], object]:
+    """``unknown`` : text of what is no number; a value that is not there is empty."""
+    return lambda row: "" if row.get(name) is None else format(float(row[name]), form) if known(row[name]) else unknown
 
 
 def known(value: Any) -> bool:
@@ -272,12 +274,21 @@ def _progress(row: Any) -> str:
 
 
 def _steps(row: Any) -> str:
-    return f"{float(row['steps']):.0f}/{float(row['total']):.0f}" if row.get("steps_known", True) else _limit(row)
+    """``600/2000`` as the program reports them; ``600`` where it says no end, the time limit where it reports nothing."""
+    if row.get("steps") is None:
+        return _limit(row)
+    end = f"/{float(row['total']):.0f}" if row.get("total") is not None else ""
+    return f"{float(row['steps']):.0f}{end}"
 
 
 def _limit(row: Any) -> str:
     """``of 2:00:00``, to be read after the time used."""
     return f"of {timer(row['walltime_s'])}" if row.get("walltime_s") else ""
+
+
+def _metrics(row: Any) -> str:
+    """``loss 0.3, accuracy nan``: as the program reported them last."""
+    return ", ".join(f"{name} {float(value):.4g}" for name, value in (row.get("metrics") or {}).items())
 
 
 APPS: Columns = {
@@ -305,6 +316,7 @@ JOBS: Columns = {
     "nodes": lambda r: " ".join(r["nodes"]),
     "time": _time_used,
     "steps": _steps,
+    "metrics": _metrics,
 }
 ALL_JOBS: Columns = {
     **JOBS,
@@ -318,8 +330,8 @@ TRIALS: Columns = {
     "parameters": lambda r: " ".join(f"{k}={_shown(v)}" for k, v in r["parameters"].items()),
     "attempt": lambda r: r.get("attempt", ""),
     "GPUs": lambda r: " ".join(map(str, r.get("gpus", ()))),
-    "steps": lambda r: _steps(r) if "total" in r else _number("steps", ".0f")(r),
-    "last loss": _number("last_loss", ".4g"),
+    "steps": _steps,
+    "last loss": _number("last_loss", ".4g", unknown=NO_NUMBER),
     "best loss": _number("best_loss", ".4g"),
     "at step": lambda r: f"{r['best_steps']:.0f}" if "best_loss" in r else "",
     "why stopped": _plain("why_stopped"),

@@ -82,7 +82,7 @@ COLUMNS: Mapping[str, Columns] = {
         "state": lambda t: t.state,
         "parameters": lambda t: t.parameters,
         "best loss": lambda t: f"{t.best_loss:.4g}" if t.best_loss is not None else "",
-        "steps": lambda t: f"{t.steps:g}",
+        "steps": lambda t: "" if t.steps is None else f"{t.steps:g}",
         "ended early": lambda t: t.why_stopped,
         "GPU hours": lambda t: f"{t.gpu_hours:.2f}",
     },

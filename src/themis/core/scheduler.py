@@ -57,6 +57,7 @@ from themis.model.events import (
     MachineJoined,
     MachineResized,
     MachineReturned,
+    MetricsReported,
     ProfilesSet,
     Quarantined,
     QuotaSet,
@@ -129,7 +130,7 @@ class Scheduler(Decider):
             case Wake():
                 self.settle()
                 return
-            case AgentBid() | Compacted() | AccountingSet() | GpusIdle() | GpusIntruded():
+            case AgentBid() | Compacted() | AccountingSet() | GpusIdle() | GpusIntruded() | MetricsReported():
                 return
             case JobsOrdered():
                 self._ordered(event)

@@ -319,6 +319,20 @@ class LossReported:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsReported:
+    """A program's own count of steps and its metrics, as it reported them last; no decision depends on them.
+
+    ``total`` : steps that it will do, by itself; 0 where it did not report them. ``values`` : (name, value), NaN included.
+    """
+
+    job: int
+    attempt: int
+    steps: float
+    total: float = 0.0
+    values: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedMeasured:
     """Measured speed of a gang of a model, which corrects the model's estimates.
 
@@ -486,6 +500,7 @@ Event: TypeAlias = (
     | JobStopped
     | JobReached
     | SpeedMeasured
+    | MetricsReported
     | BatchChanged
     | LossReported
     | Allocated

@@ -407,8 +407,8 @@ class JobInfo(Message):
     attempt: int = 0
     gpus: list[int] = []
     nodes: list[str] = []
-    steps: Figure = 0.0
-    total: Figure = 0.0
+    steps: Figure | None = None  # as its program reports them; absent where it reported none
+    total: Figure | None = None  # of its work, or as its program reports it; absent where neither says
     until: Figure | None = None  # end of its lease
     command: list[str] = []
     attempts: list[Attempt] = []
@@ -416,7 +416,8 @@ class JobInfo(Message):
     gpu_hours: Figure = 0.0  # held in all its leases so far
     elapsed_s: Figure = 0.0  # run time over all attempts
     walltime_s: Figure | None = None  # maximum run time
-    steps_known: bool = False  # `steps` and `total` are those of the program; if not, estimates
+    steps_known: bool = False  # its work is in the steps that its program reports
+    metrics: dict[str, Figure] = {}  # as its program reported them last, by name
     last_lines: list[str] = []  # the end of the output of rank 0, of a job that failed
 
 
@@ -481,10 +482,13 @@ class Trial(Message):
     state: str = ""
     outcome: str = ""
     parameters: str = ""  # a JSON object
-    steps: Figure = 0.0
+    steps: Figure | None = None  # as its program reports them; absent where it reported none
     last_loss: Figure | None = None
     best_loss: Figure | None = None
     best_steps: Figure = 0.0  # at which it reported its best loss
+    checkpoint: str = ""  # folder or URL of its checkpoints
+    total: Figure | None = None  # of its work, or as its program reports it
+    metrics: dict[str, Figure] = {}  # as its program reported them last, by name
     stopped: Figure | None = None  # when it ended early
     why_stopped: str = ""
     elapsed_s: Figure = 0.0

@@ -30,6 +30,10 @@ def last_checkpoint(folder: str) -> str | None:
     return str(max(found, key=lambda p: int(p.name[11:]))) if found else None
 
 
+LOGGED = ("loss", "eval_loss", "grad_norm", "learning_rate")
+"""Values of the Trainer's log that are reported."""
+
+
 class ThemisCallback(TrainerCallback):
     """Reports steps and loss; saves and stops when preempted."""
 
@@ -38,15 +42,15 @@ class ThemisCallback(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         """After each optimizer step, the same on every rank."""
-        self.run.observe(state.global_step)
+        self.run.observe(state.global_step, total=max(state.max_steps, 0))
         if self.run.should_preempt() or self.run.target_reached:
             control.should_save = control.should_training_stop = True
         return control
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-        """The Trainer's own loss."""
-        if logs and "loss" in logs:
-            self.run.report(loss=float(logs["loss"]))
+        """The Trainer's own losses and rates."""
+        if logs:
+            self.run.report(**{name: float(value) for name, value in logs.items() if name in LOGGED})
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Its checkpoint is on disk."""

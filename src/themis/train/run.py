@@ -26,6 +26,8 @@ from themis.train.world import World
 PREEMPTED = 143
 """Exit code of a run that saved and stopped because it was preempted (128 + SIGTERM)."""
 
+MOST_METRICS = 32
+"""Metrics of a report."""
 SAME_TRIES, SAME_WAIT_S = 30, 1.0
 """Looks at the checkpoints until all ranks see the same one, and seconds between them."""
 
@@ -82,7 +84,9 @@ class Run:
         self._batches = 0
         self._epochs = 0.0
         """Epochs reported by a loop that counts them itself."""
-        self._loss: Any = None
+        self._metrics: dict[str, Any] = {}
+        self._total = 0.0
+        """Steps that the loop will do; 0 where it does not say."""
         self._runs: dict[str, str] = {}
         self._loaded = False
         self._saved_step, self._saved_epochs = -1, 0.0
@@ -107,6 +111,7 @@ class Run:
 
     def steps(self, total: int) -> Iterator[int]:
         """Step numbers from the checkpoint's up to ``total`` (or this attempt's target, if that is less)."""
+        self._total = total
         self._position()
         self._load()
         while self.step < self._end(total):
@@ -140,6 +145,7 @@ class Run:
             if self._batches and size and size != self._batches:
                 self.batch = min(round(self.batch * size / self._batches), size)
             self._batches = size
+            self._total = self.step + (epochs - self.epoch) * size - self.batch if size else 0
             _begin_epoch(made, self.epoch, seed)
             source = islice(made, self.batch, None)
             # The state after the iterator: making one draws random numbers, which the state then puts right.
@@ -167,36 +173,37 @@ class Run:
 
     # ---- for loops of one's own ----------------------------------------------------------------------------------
 
-    def report(self, loss: Any = None) -> None:
-        """The loss of this step: a number or a tensor of one; it is read only when a report is due.
+    def report(self, loss: Any = None, **metrics: Any) -> None:
+        """The loss of this step and other metrics, by any name: numbers, or tensors of one; read only when a report is due.
+        A metric that is not named keeps its last value.
 
         Raises
         ------
-        ValueError : it is something else; raised here, not steps later when it is read.
+        ValueError : a value is something else, or there are more than 32; raised here, not steps later when it is read.
         """
-        if hasattr(loss, "detach"):
-            if loss.numel() != 1:
-                raise ValueError(f"loss is a tensor of {loss.numel()} values, expected one; report its mean().")
-            loss = loss.detach()
-        elif loss is not None and not hasattr(loss, "__float__"):  # reading an array would wait for its device
-            raise ValueError(f"loss is {loss!r:.100}, expected a number or a tensor of one.")
-        self._loss = loss
+        given = metrics if loss is None else {"loss": loss, **metrics}
+        found = self._metrics | {name: _scalar(name, value) for name, value in given.items()}
+        if len(found) > MOST_METRICS:
+            raise ValueError(f"{len(found)} metrics are reported, expected at most {MOST_METRICS}.")
+        self._metrics = found
 
-    def observe(self, step: int, loss: Any = None, *, epochs: float = 0.0, batch_size: int = 0) -> None:
+    def observe(
+        self, step: int, loss: Any = None, *, epochs: float = 0.0, batch_size: int = 0, total: int = 0, **metrics: Any
+    ) -> None:
         """Report that ``step`` steps are done over all attempts, from a loop that counts by itself; call it once after each.
 
         ``epochs`` : epochs done, with their fraction; ``batch_size`` : the global one that it trains with now. A dynamic
-        job, whose work is counted in epochs, reports both.
+        job, whose work is counted in epochs, reports both. ``total`` : steps that the loop will do. Others as for ``report``.
         """
         done, now = max(step - self.step, 0), time.monotonic()
         if done and not math.isnan(self._observed_at):
             self._trained(done, now - self._observed_at)
         self.step, self._observed_at = step, now
-        self._epochs = epochs or self._epochs
+        self._epochs, self._total = epochs or self._epochs, total or self._total
         changed = bool(batch_size) and batch_size != self._batch_size
         self._batch_size = self.batch_size = batch_size or self._batch_size
-        if loss is not None:
-            self.report(loss)
+        if loss is not None or metrics:
+            self.report(loss, **metrics)
         if changed or now >= self._reported_at + self.report_every_s:
             self._tell()
 
@@ -418,7 +425,8 @@ class Run:
         self._reported_at = time.monotonic()
         if self.world.rank != 0:
             return
-        loss = float(self._loss) if self._loss is not None else None
+        metrics = {name: float(value) for name, value in self._metrics.items()}
+        loss = metrics.get("loss")
         self.world.report(
             {
                 "steps": self.step,
@@ -430,9 +438,27 @@ class Run:
                 "saved_epochs": self._saved_epochs or None,
                 "batch": self._batch_size or None,
                 "loss": loss if loss is not None and math.isfinite(loss) else None,
+                "total": self._total or None,
+                "metrics": metrics or None,
                 **run_ids(self._runs),
             }
         )
+
+
+def _scalar(name: str, value: Any) -> Any:
+    """A metric, detached from its graph.
+
+    Raises
+    ------
+    ValueError : it is no number.
+    """
+    if hasattr(value, "detach"):
+        if value.numel() != 1:
+            raise ValueError(f"{name} is a tensor of {value.numel()} values, expected one; report its mean().")
+        return value.detach()
+    if not hasattr(value, "__float__"):  # reading an array would wait for its device
+        raise ValueError(f"{name} is {value!r:.100}, expected a number or a tensor of one.")
+    return value
 
 
 def _begin_epoch(loader: Any, epoch: int, seed: int | None) -> None:

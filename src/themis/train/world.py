@@ -47,7 +47,7 @@ class World:
         """True if the node agent asked this gang to stop, even if its signal was lost."""
         return self.run_dir is not None and (self.run_dir / "stop").exists()
 
-    def report(self, row: Mapping[str, float | bool | str | None]) -> None:
+    def report(self, row: Mapping[str, float | bool | str | Mapping[str, float] | None]) -> None:
         """Report to the scheduler; rank 0 alone does. A report that cannot be written must not end the training."""
         if self.run_dir is None or self.rank != 0:
             return

@@ -178,6 +178,14 @@ class Renew:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """A metric that rank 0 reported; None is a value that is no number."""
+
+    name: Annotated[str, limits.METRIC]
+    value: Annotated[float, limits.LOSS] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReport:
     """Progress that rank 0 reported: steps done, steps in its checkpoint, loss, recent mean seconds per step (0:
     unknown)."""
@@ -195,6 +203,9 @@ class TaskReport:
     batch: Annotated[int, limits.BATCH] = 0
     unsaved: Done = 0.0
     """Steps at which it tried to save last and could not, 0 for none; more than ``saved`` if nothing was saved since."""
+    total: Done = 0.0
+    """Steps that the program will do, by itself; 0 where it did not report them."""
+    metrics: Annotated[tuple[Metric, ...], limits.METRICS] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

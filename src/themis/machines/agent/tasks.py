@@ -28,7 +28,7 @@ from themis.machines.agent import checkpoint_copies, keeper
 from themis.machines.agent.environment import rank_env
 from themis.machines.agent.keeper import STUCK_S
 from themis.machines.agent.means import UNCONTAINED, Means
-from themis.machines.agent.messages import TaskReport, TaskSpec, TaskState, build
+from themis.machines.agent.messages import Metric, TaskReport, TaskSpec, TaskState, build
 from themis.machines.agent.removal import remove, remove_later
 from themis.machines.agent.rooms import Room
 from themis.machines.agent.system import PORTS, SYSTEM, Child, System
@@ -39,7 +39,7 @@ HUNG_S = 5.0
 TRACKERS = ("mlflow", "wandb")
 """Folders in which scripts record their runs; the id of each run is read."""
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,199}")
-REPORTED = ("steps", "saved", "unsaved", "step_s", "loss", "reached", "epochs", "saved_epochs", "batch")
+REPORTED = ("steps", "saved", "unsaved", "step_s", "loss", "reached", "epochs", "saved_epochs", "batch", "total")
 """Keys of a report that are read."""
 
 
@@ -336,6 +336,8 @@ class Task:
             with contextlib.suppress(ValueError, RecursionError):
                 if isinstance(row := json.loads(line), dict):
                     values |= {name: row[name] for name in REPORTED if isinstance(row.get(name), int | float)}
+                    if isinstance(row.get("metrics"), dict):
+                        values["metrics"] = {**values.get("metrics", {}), **row["metrics"]}
                     self.runs |= {name: row[name] for name in TRACKERS if _is_run_id(row.get(name))}
         self._reported |= values
         return as_report(self.name, values) if values else None
@@ -372,7 +374,19 @@ def as_report(task: str, values: dict[str, Any]) -> TaskReport:
         saved_epochs=done("saved_epochs"),
         batch=int(min(done("batch"), limits.BATCH.most)),
         unsaved=done("unsaved"),
+        total=done("total"),
+        metrics=_metrics(values.get("metrics", {})),
     )
+
+
+def _metrics(values: dict[str, Any]) -> tuple[Metric, ...]:
+    """Metrics within the limits of a report; a value that is no number stays as None, so that it is seen."""
+    found = [
+        Metric(name=name, value=float(value) if limits.LOSS.holds(value) else None)
+        for name, value in values.items()
+        if limits.METRIC.holds(name) and isinstance(value, int | float) and not isinstance(value, bool)
+    ]
+    return tuple(found[: limits.METRICS.most])
 
 
 def _is_run_id(value: object) -> bool:

@@ -11,7 +11,7 @@ from themis.machines.engines.gang_lifecycle import GangState, Goal, PartState
 from themis.machines.engines.hosts import Host
 from themis.machines.engines.idle_gangs import IdleGang
 from themis.machines.engines.program import Program
-from themis.model.events import Grant
+from themis.model.events import Grant, MetricsReported
 from themis.model.units import Seconds
 from themis.model.workload import App, Job
 
@@ -102,6 +102,9 @@ class Gang:
     """The last report, including one from a program whose steps are not the app's."""
     idle: IdleGang = field(default_factory=IdleGang)
     progress_at: Seconds = -math.inf
+    metrics_at: Seconds = -math.inf
+    metrics: MetricsReported | None = None
+    """Its metrics as they were recorded last, and when."""
     batch: int = 0
     """Batch size that a dynamic job reported last in this attempt; 0 for none yet."""
     check: int = 0

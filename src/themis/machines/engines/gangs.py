@@ -58,7 +58,7 @@ from themis.machines.engines.program import (
     Programs,
     RunReported,
 )
-from themis.machines.engines.progress import measurement, progress_events
+from themis.machines.engines.progress import measurement, metrics_events, progress_events
 from themis.model.events import (
     Command,
     Event,
@@ -470,6 +470,7 @@ class Gangs:
         if gang is None or machine not in gang.parts or gang.ended:
             return
         gang.last = report
+        self.out += metrics_events(gang, report, now, every_s=self.settings.progress_s)
         gang.idle.reported(report, now)
         if not gang.program.own_steps:
             return
@@ -658,6 +659,8 @@ class Gangs:
 
     def _leave(self, gang: Gang, ended: AttemptEnded) -> None:
         """Finish a gang of which nothing is left on any machine."""
+        if gang.last is not None:
+            self.out += metrics_events(gang, gang.last, self.now, every_s=0.0)
         for other in self._neighbours(gang):
             other.neighbours_at = self.now
         self.saved[gang.grant.job] = ended.steps

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from themis.machines.agent.messages import TaskReport
 from themis.machines.engines.gang import Gang
 from themis.machines.engines.program import Measurement
-from themis.model.events import BatchChanged, Event, JobProgress, LossReported
+from themis.model.events import BatchChanged, Event, JobProgress, LossReported, MetricsReported
 from themis.model.units import Locality, Seconds
 from themis.model.workload import CurveStopping
 
@@ -61,3 +62,24 @@ def progress_events(gang: Gang, report: TaskReport, now: Seconds, *, every_s: Se
         gang.progress_at = now
         out.append(JobProgress(job=job, attempt=attempt, steps=steps))
     return out
+
+
+def metrics_events(gang: Gang, report: TaskReport, now: Seconds, *, every_s: Seconds) -> list[Event]:
+    """The record of what a program counts and measures by itself: one per ``every_s``, and the first and the last one."""
+    if not gang.started or (now < gang.metrics_at + every_s and not report.reached):
+        return []
+    values = [] if report.loss is None else [("loss", report.loss)]
+    values += [(m.name, math.nan if m.value is None else m.value) for m in report.metrics]
+    new = MetricsReported(
+        job=gang.grant.job,
+        attempt=gang.grant.attempt,
+        steps=report.steps,
+        total=report.total,
+        values=tuple(dict(values).items()),
+    )
+    # Steps of a job that counts the app's own are in its progress.
+    nothing = not values and (gang.program.own_steps or not report.steps)
+    if nothing or (gang.metrics is not None and gang.metrics.steps == new.steps):
+        return []
+    gang.metrics_at, gang.metrics = now, new
+    return [new]

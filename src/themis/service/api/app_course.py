@@ -10,11 +10,12 @@ from dataclasses import dataclass
 import orjson
 
 from themis.model.units import Seconds
+from themis.service.api.trials import number
 from themis.service.engine.arbiter import Arbiter
 from themis.service.engine.journal import first_record
 
-MOST_LEASES, MOST_JOBS, MOST_POINTS = 2000, 60, 300
-"""Leases, the last ones; jobs with a curve, those of the lowest loss; points of a curve, thinned evenly."""
+MOST_LEASES, MOST_JOBS, MOST_POINTS, MOST_METRICS = 2000, 60, 300, 8
+"""Leases, the last ones; jobs with a curve, those of the lowest values; points of a curve, thinned evenly; metrics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +34,12 @@ class LeaseRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """Losses that a job reported, by steps."""
+    """Values of a metric that a job reported, by steps; None is a value that is no number."""
 
+    metric: str
     job: int
     steps: tuple[float, ...]
-    losses: tuple[float, ...]
+    values: tuple[float | None, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,16 +64,23 @@ def course(arbiter: Arbiter, app: int) -> Course:
             "SELECT submitted, ended, json_array_length(programs) FROM apps WHERE app = ?", (app,)
         ).fetchone()
         records = db.execute(
-            "SELECT line FROM records WHERE number >= ? AND kind IN ('LossReported', 'JobReached') AND t <= ? ORDER BY number",
+            "SELECT line FROM records WHERE number >= ? AND kind IN ('LossReported', 'JobReached', 'MetricsReported') AND t <= ? "
+            "ORDER BY number",
             (first_record(db, submitted - 1e-3), math.inf if over is None else over + 60.0),
         )
-        points: dict[int, dict[float, float]] = {}
+        points: dict[str, dict[int, dict[float, float | None]]] = {}
         for (line,) in records:
             record = orjson.loads(line)
-            job, loss = record["job"] - first, record["loss"]
-            if 0 <= job < count and isinstance(loss, int | float) and math.isfinite(loss):
-                points.setdefault(job, {})[float(record["steps"])] = float(loss)
-    best = sorted(points, key=lambda job: (min(points[job].values()), job))[:MOST_JOBS]
+            job = record["job"] - first
+            for name, value in record.get("values", [("loss", record.get("loss"))]) if 0 <= job < count else ():
+                value = number(value)
+                # A job that names no loss reaches its target with infinity.
+                if name in points or (len(points) < MOST_METRICS and not math.isinf(value)):
+                    of_job = points.setdefault(name, {}).setdefault(job, {})
+                    of_job[float(record["steps"])] = value if math.isfinite(value) else None
+    curves = [
+        curve for name, jobs in sorted(points.items(), key=lambda one: one[0] != "loss") for curve in _best(name, jobs)
+    ]
     return Course(
         leases=tuple(
             LeaseRow(
@@ -86,13 +95,22 @@ def course(arbiter: Arbiter, app: int) -> Course:
             )
             for job, attempt, gpus, gpu_type, since, started, ended, cause in reversed(leases)
         ),
-        curves=tuple(_curve(job, points[job]) for job in sorted(best)),
-        left_out=len(points) - len(best),
+        curves=tuple(curves),
+        left_out=max((len(jobs) - MOST_JOBS for jobs in points.values() if len(jobs) > MOST_JOBS), default=0),
     )
 
 
-def _curve(job: int, points: dict[float, float]) -> Curve:
+def _best(metric: str, jobs: dict[int, dict[float, float | None]]) -> list[Curve]:
+    """The curves of a metric: of the jobs with its lowest values, in order of the jobs."""
+
+    def lowest(job: int) -> tuple[float, int]:
+        return min((value for value in jobs[job].values() if value is not None), default=math.inf), job
+
+    return [_curve(metric, job, jobs[job]) for job in sorted(sorted(jobs, key=lowest)[:MOST_JOBS])]
+
+
+def _curve(metric: str, job: int, points: dict[float, float | None]) -> Curve:
     steps = sorted(points)
     if len(steps) > MOST_POINTS:
         steps = [steps[round(i * (len(steps) - 1) / (MOST_POINTS - 1))] for i in range(MOST_POINTS)]
-    return Curve(job=job, steps=tuple(steps), losses=tuple(points[step] for step in steps))
+    return Curve(metric=metric, job=job, steps=tuple(steps), values=tuple(points[step] for step in steps))

@@ -249,6 +249,8 @@ class Api:
         """One app; of another user's app, without commands and messages."""
         found: schema.ShowReply = self._look(lambda a: views.show(a, request.app))
         self._hide(found.app)
+        with self._reads.take(self.caller):
+            trials.add_own_counts(found, self.arbiter.journal.path, self.arbiter.epoch)
         if not self.caller.admin and found.app.user != self.caller.user:
             for job in found.jobs:
                 job.command = []
@@ -267,7 +269,11 @@ class Api:
             trials.add_reports(found, self.arbiter.journal.path, self.arbiter.epoch)
         if not self.caller.admin and found.app.user != self.caller.user:
             for trial in found.trials:
-                trial.parameters = ""
+                trial.parameters = trial.checkpoint = ""
+            return found
+        for trial in found.trials:
+            own = self.root / "checkpoints" / f"app{found.app.id}" / f"job{trial.job}"
+            trial.checkpoint = trial.checkpoint or (str(own) if own.is_dir() else "")
         return found
 
     def Nodes(self, request: schema.UsersRequest) -> schema.NodesReply:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from themis.model.units import Seconds
 from themis.schema import messages as schema
 from themis.service.api import views
 from themis.service.engine.arbiter import Arbiter
+from themis.service.engine.journal import first_record
 
-KINDS = ("LossReported", "JobReached", "CurveStopped", "JobEnded", "JobGivenUp")
+KINDS = ("LossReported", "MetricsReported", "JobReached", "CurveStopped", "JobEnded", "JobGivenUp")
 
 
 def of_app(arbiter: Arbiter, ref: str) -> schema.TrialsReply:
@@ -29,9 +31,10 @@ def of_app(arbiter: Arbiter, ref: str) -> schema.TrialsReply:
     s, a = views.state_now(arbiter), views.find_app(arbiter, ref)
     entry = arbiter.journal.apps("app = ?", a)[0]
     jobs, t = s.app_jobs(a), s.jobs
-    steps, seconds = s.steps_now(jobs).tolist(), views.ran_s(arbiter, s, jobs).tolist()
+    seconds = views.ran_s(arbiter, s, jobs).tolist()
     out = []
     for i, j in enumerate(jobs.tolist()):
+        steps, total = views.steps_of(s, j, entry.programs[i])
         out.append(
             schema.Trial(
                 job=j,
@@ -39,7 +42,9 @@ def of_app(arbiter: Arbiter, ref: str) -> schema.TrialsReply:
                 state=views.job_state(arbiter, s, j),
                 outcome=OUTCOMES[int(t.outcome[j])],
                 parameters=entry.programs[i].env.get("THEMIS_PARAMS", "{}"),
-                steps=steps[i],
+                steps=steps,
+                total=total,
+                checkpoint=entry.programs[i].checkpoint_dir or entry.programs[i].checkpoint_url,
                 elapsed_s=seconds[i],
                 gpu_hours=float(t.attained[j] + t.gpus[j] * max(s.now - t.since[j], 0.0)) / 3600,
             )
@@ -53,33 +58,70 @@ def add_reports(found: schema.TrialsReply, journal: Path, epoch: Seconds) -> Non
     ``epoch`` : start of the journal, in seconds since 1970.
     """
     trials = {trial.job: trial for trial in found.trials}
+    alone = {trial.job for trial in found.trials if trial.total is None}
+    for t, kind, record in _records(journal, found.app.submitted - epoch, KINDS):
+        trial = trials.get(record["job"])
+        if trial is not None:
+            if kind == "MetricsReported":
+                _count(trial, record, alone)
+            _take_in(trial, kind, record, epoch + t)
+
+
+def add_own_counts(found: schema.ShowReply, journal: Path, epoch: Seconds) -> None:
+    """Add the metrics of an app's jobs, and the steps of programs that alone know them; callable from any thread."""
+    jobs = {job.id: job for job in found.jobs}
+    alone = {job.id for job in found.jobs if job.total is None}
+    for _, _, record in _records(journal, found.app.submitted - epoch, ("MetricsReported",)):
+        job = jobs.get(record["job"])
+        if job is not None:
+            _count(job, record, alone)
+
+
+def _records(journal: Path, since: Seconds, kinds: Sequence[str]) -> Iterator[tuple[Seconds, str, dict[str, Any]]]:
+    """Time, kind and fields of the records of these kinds."""
     with closing(sqlite3.connect(f"{journal.absolute().as_uri()}?mode=ro", uri=True)) as db:
         rows = db.execute(
-            f"SELECT t, kind, line FROM records WHERE t >= ? AND kind IN ({','.join('?' * len(KINDS))}) ORDER BY number",
-            (found.app.submitted - epoch - 1e-3, *KINDS),
+            f"SELECT t, kind, line FROM records WHERE number >= ? AND kind IN ({','.join('?' * len(kinds))}) ORDER BY number",
+            (first_record(db, since - 1e-3), *kinds),
         )
         for t, kind, line in rows:
-            record = orjson.loads(line)
-            trial = trials.get(record["job"])
-            if trial is not None:
-                _take_in(trial, kind, record, epoch + t)
+            yield t, kind, orjson.loads(line)
+
+
+def _count(job: schema.JobInfo | schema.Trial, record: dict[str, Any], alone: set[int]) -> None:
+    """Take a program's own count in: its metrics, and its steps, where it ``alone`` knows them."""
+    if record["job"] in alone:
+        job.steps, job.total = record["steps"], record["total"] or None
+    job.metrics |= {name: number(value) for name, value in record["values"]}
+
+
+def number(value: Any) -> float:
+    """A number of a record, in which NaN and infinity are objects; NaN for what is none."""
+    if isinstance(value, dict):
+        return float(value.get("~", "nan"))
+    return float(value) if isinstance(value, int | float) else math.nan
 
 
 def _take_in(trial: schema.Trial, kind: str, record: dict[str, Any], at: Seconds) -> None:
-    if kind in ("LossReported", "JobReached"):
+    loss = None
+    if kind == "MetricsReported":
+        loss = dict(record["values"]).get("loss")
+    elif kind in ("LossReported", "JobReached"):
         loss = record["loss"]
-        if isinstance(loss, int | float) and math.isfinite(loss):
-            trial.last_loss = loss
-            if trial.best_loss is None or loss < trial.best_loss:
-                trial.best_loss, trial.best_steps = loss, record["steps"]
-    elif kind == "CurveStopped":
+    if loss is not None:
+        loss = number(loss)
+        # A job that names no loss reaches its target with infinity.
+        trial.last_loss = None if math.isinf(loss) and trial.last_loss is None else loss
+        if math.isfinite(loss) and (trial.best_loss is None or loss < trial.best_loss):
+            trial.best_loss, trial.best_steps = loss, record["steps"]
+    if kind == "CurveStopped":
         trial.why_stopped = (
             f"curve stopping: its loss is forecast to end at {record['forecast']:.4g} (+- {record['deviation']:.2g}), and has "
             f"{record['chance']:.1%} chance to be below {record['standard']:.4g}"
         )
     elif kind == "JobGivenUp":
         trial.why_stopped = f"given up: {record['cause']}"
-    elif record["outcome"] != "completed":
+    elif kind == "JobEnded" and record["outcome"] != "completed":
         trial.stopped = at
         if record["outcome"] == "stopped" and not trial.why_stopped:
             trial.why_stopped = f"not among the best of its rung at {record['steps']:.0f} steps"

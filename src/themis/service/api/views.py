@@ -230,7 +230,6 @@ def show(arbiter: Arbiter, ref: str) -> schema.ShowReply:
 def _job_row(arbiter: Arbiter, s: State, j: int, program: Program, ran: Seconds) -> schema.JobInfo:
     t = s.jobs
     gpus = s.job_gpus.get(j) or s.occupied.get(j, ((), 0))[0]
-    steps = float(s.steps_now(np.array([j]))[0])
     row = schema.JobInfo(
         id=j,
         name=s.job_specs[j].name,
@@ -238,17 +237,23 @@ def _job_row(arbiter: Arbiter, s: State, j: int, program: Program, ran: Seconds)
         attempt=int(t.attempt[j]),
         gpus=list(gpus),
         nodes=sorted({s.machines[s.gpu_machine[g]].name for g in gpus}),
-        steps=steps,
-        total=float(t.total[j]),
         command=list(program.argv),
         elapsed_s=ran,
         steps_known=program.own_steps,
         outcome=OUTCOMES[int(t.outcome[j])],
         gpu_hours=float(t.attained[j] + t.gpus[j] * max(s.now - t.since[j], 0.0)) / 3600,
     )
+    row.steps, row.total = steps_of(s, j, program)
     if np.isfinite(t.until[j]):
         row.until = arbiter.epoch + float(t.until[j])
     return row
+
+
+def steps_of(s: State, j: int, program: Program) -> tuple[float | None, float | None]:
+    """Steps done and the work of a job whose work is in its program's own steps; others are estimates, and not shown."""
+    if not program.own_steps:
+        return None, None
+    return float(s.steps_now(np.array([j]))[0]), float(s.jobs.total[j])
 
 
 def job_state(arbiter: Arbiter, s: State, j: int) -> str:

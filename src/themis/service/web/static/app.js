@@ -4,7 +4,7 @@ addEventListener("DOMContentLoaded", () => {
   const leases = document.getElementById("leases"), learning = document.getElementById("learning"), place = document.getElementById("curves");
   const log = document.getElementById("log"), of = document.getElementById("log-of");
   const space = "http://www.w3.org/2000/svg";
-  let data = null, text = "", plot = null;
+  let data = null, text = "", plots = [];
 
   function shape(name, values, content) {
     const made = document.createElementNS(space, name);
@@ -41,12 +41,17 @@ addEventListener("DOMContentLoaded", () => {
     learning.hidden = !data.curves.length;
     if (learning.hidden) return;
     const axis = {stroke: Themis.css("--soft"), grid: {stroke: Themis.css("--rule"), width: 1}, ticks: {show: false}};
-    const lines = data.curves.map(c => [c.steps, c.losses]), series = data.curves.map(c => ({label: `job ${c.job}`, stroke: Themis.css(`--a${c.job % 16}`), width: 1.5, spanGaps: true, points: {show: c.steps.length < 30, size: 4}}));
-    plot?.destroy();
-    plot = new uPlot({width: place.clientWidth, height: 280, scales: {x: {time: false}}, legend: {show: series.length <= 16},
-      axes: [{...axis, label: "steps", labelSize: 18}, {...axis, size: 56, label: "loss", labelSize: 18}], series: [{label: "steps"}, ...series]}, uPlot.join(lines), place);
+    for (const one of plots) one.destroy();
+    place.replaceChildren();
+    plots = [...new Set(data.curves.map(c => c.metric))].map(name => {
+      const here = data.curves.filter(c => c.metric === name), panel = place.appendChild(document.createElement("div"));
+      const series = here.map(c => ({label: `job ${c.job}`, stroke: Themis.css(`--a${c.job % 16}`), width: 1.5, spanGaps: true, points: {show: c.steps.length < 30, size: 4}}));
+      return new uPlot({width: place.clientWidth, height: 240, scales: {x: {time: false}}, legend: {show: series.length <= 16},
+        axes: [{...axis, label: "steps", labelSize: 18}, {...axis, size: 56, label: name, labelSize: 18}], series: [{label: "steps"}, ...series]},
+        uPlot.join(here.map(c => [c.steps, c.values])), panel);
+    });
     place.setAttribute("role", "img");
-    place.setAttribute("aria-label", `Losses of ${data.curves.length} jobs by steps`);
+    place.setAttribute("aria-label", `${plots.length} metrics of ${new Set(data.curves.map(c => c.job)).size} jobs by steps`);
   }
   async function course() {
     const answer = await Themis.load(leases.dataset.src);
