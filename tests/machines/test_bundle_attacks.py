@@ -16,7 +16,7 @@ from test_gangs import gangs, said
 
 from themis.machines.agent import prepare
 from themis.machines.agent.messages import Fetch, Hello, Message, Piece, Prepare, Renew, TaskState
-from themis.machines.agent.prepare import Failed, unpack
+from themis.machines.agent.prepare import Unfit, unpack
 from themis.machines.bundles.store import Store
 from themis.machines.engines.depot import Depot
 from themis.machines.engines.gangs import Gangs
@@ -59,7 +59,7 @@ def test_an_archive_with_too_much_is_the_jobs_failure_in_a_sentence(
     target = tmp_path / "target"
     target.mkdir()
     file, name = archive(tmp_path, *members)
-    with pytest.raises(Failed, match=sentence):
+    with pytest.raises(Unfit, match=sentence):
         unpack(file, str(target), name)
     os.close(file)
 
@@ -69,7 +69,7 @@ def test_a_compressed_archive_is_not_unpacked_so_that_none_grows(tmp_path: Path,
     path = tmp_path / "bundle.tar"
     path.write_bytes(magic + bytes(4096))
     file = os.open(path, os.O_RDONLY)
-    with pytest.raises(Failed, match="is no tar archive"):
+    with pytest.raises(Unfit, match="is no tar archive"):
         unpack(file, str(tmp_path / "target"), hashlib.sha256(path.read_bytes()).hexdigest())
     os.close(file)
 

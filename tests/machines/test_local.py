@@ -17,7 +17,7 @@ from live import SHORT, grant, live, revoke, script, shell
 from processes import PATIENCE_S, left_of, ranks_of, wait_until
 from themis.machines.agent import keeper
 from themis.machines.agent.system import System, clock
-from themis.machines.engines.program import ABSENT, AttemptEnded, Ending, ExecutorBroke, Measurement, Program
+from themis.machines.engines.program import ABSENT, BROKEN, AttemptEnded, Ending, ExecutorBroke, Measurement, Program
 from themis.model.dynamic import Dynamic, Mode
 from themis.model.events import BatchChanged, JobProgress, JobReached, JobStarted, JobStopped
 from themis.model.workload import Job, Regime
@@ -172,10 +172,11 @@ def test_ends_are_understood(root: Path, text: str, ending: Ending, failure: boo
 
 
 def test_one_failed_rank_ends_the_whole_gang_and_is_the_one_that_is_named(root: Path) -> None:
-    with live(root, shell("[ $RANK = 2 ] && exit 9; sleep 1000"), 2, 2) as world:
+    with live(root, shell("[ $RANK = 2 ] && echo no room >&2 && exit 9; sleep 1000"), 2, 2) as world:
         world.executor.submit(grant(1, (0, 1, 2)))
         ended = world.until(AttemptEnded)
         assert (ended.ending, ended.code) == (Ending.FAILED, 9)
+        assert ended.message == "rank 2: exit code 9: no room"
         world.until(JobStopped)
 
 
@@ -216,6 +217,26 @@ def test_what_is_not_there_is_told_from_other_failures_and_why(root: Path) -> No
     assert {(end.ending, end.cause, end.code) for end in heard} == {(Ending.NOT_STARTED, ABSENT, None)}, heard
     for end, words in zip(sorted(heard, key=lambda e: e.job), asked):
         assert end.message.startswith(words)
+
+
+def test_a_script_that_cannot_run_anywhere_is_told_from_one_that_failed(root: Path) -> None:
+    python = {
+        "def f(:": (BROKEN, "SyntaxError: invalid syntax"),
+        "raise ValueError('SyntaxError: no')": ("", "ValueError: SyntaxError: no"),
+    }
+    programs = [Program(argv=(sys.executable, "-c", text)) for text in python]
+    programs.append(Program(argv=(sys.executable, "nosuch.py"), cwd=str(root)))
+    (root / "shut").touch()
+    programs.append(Program(argv=("true",), checkpoint_dir=str(root / "shut" / "in")))
+    with live(root, dict(enumerate(programs)), len(programs)) as world:
+        for j in range(len(programs)):
+            world.executor.submit(grant(1, (j,), job=j))
+        heard = sorted((world.until(AttemptEnded) for _ in programs), key=lambda end: end.job)
+    assert [(end.cause, end.message.removeprefix("exit code 1: ")) for end in heard[:2]] == [*python.values()]
+    assert heard[2].cause == heard[3].cause == ABSENT
+    assert "nosuch.py" in heard[2].message
+    assert heard[3].message.startswith("checkpoint folder")
+    assert all(end.ending.is_failure for end in heard)
 
 
 def test_a_program_that_ends_with_the_code_of_those_that_are_not_there_has_run(root: Path) -> None:

@@ -228,6 +228,12 @@ def test_check_tells_settings_from_jobs_and_lists_all_faults(tmp_path: Path) -> 
     path.write_text("users: {a: {group: b}}\nlease: 0\nmachines: [{gpu: 4}]\n")
     assert [fault.partition(":")[0][-6:] for fault in check([path])] == ["line 2", "line 3"]
     assert check([ROOT / "examples" / "service.yaml"]) == []
+    path.write_text("comand: python train.py\ngpus: 4\n")
+    assert any("unknown key 'comand'. Did you mean 'command'?" in fault for fault in check([path]))
+    path.write_text("gpus: 4\nname: x\n")
+    assert any("missing key 'command'" in fault for fault in check([path]))
+    path.write_text("gpus: 4\nportt: 1\n")
+    assert any("Did you mean 'port'?" in fault for fault in check([path]))
 
 
 VALUES = st.recursive(

@@ -87,6 +87,13 @@ def test_the_stop_file_is_heeded_where_no_signal_comes_through(tmp_path: Path) -
     assert train(tmp_path / "c", 5) == [0, 1, 2, 3, 4]
 
 
+def test_ranks_that_would_write_one_checkpoint_are_refused_before_they_train(tmp_path: Path) -> None:
+    for rank in range(4):
+        with pytest.raises(RuntimeError, match="4 ranks would write the same checkpoint"):
+            train(tmp_path, 3, world=World(rank=rank, world_size=4), everywhere=True)
+    assert train(tmp_path, 3, world=World(world_size=4), everywhere=True, agree=lambda values: values) == [0, 1, 2]
+
+
 def test_the_target_ends_a_loop_and_is_reported_once_it_is_saved(tmp_path: Path) -> None:
     (tmp_path / "reports").mkdir()
     world = World(run_dir=tmp_path, target=4.0)

@@ -168,7 +168,11 @@ def _unknown(entry: Any) -> bool:
 
 
 def _meant(model: type[BaseModel], path: Path) -> str:
-    hint = did_you_mean(str(path[-1]), keys_of(_model_at(model, path[:-1])))
+    return named(did_you_mean(str(path[-1]), keys_of(_model_at(model, path[:-1]))))
+
+
+def named(hint: str) -> str:
+    """The name in a hint of ``did_you_mean``; empty if it is empty."""
     return hint.partition("'")[2].partition("'")[0]
 
 

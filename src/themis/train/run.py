@@ -331,7 +331,18 @@ class Run:
     # ---- state ---------------------------------------------------------------------------------------------------
 
     def _position(self) -> int:
-        """Resume at the newest checkpoint; returns the next batch size, 0 if there is none."""
+        """Resume at the newest checkpoint; returns the next batch size, 0 if there is none.
+
+        Raises
+        ------
+        RuntimeError : several ranks would write one file, because they are in no process group.
+        """
+        several = self.world.world_size > 1 and self._agree is None and not process_group()
+        if several and self.everywhere and self.save is not None and self.checkpoints is not None:
+            raise RuntimeError(
+                f"{self.world.world_size} ranks would write the same checkpoint, because they are in no process group. Call "
+                "torch.distributed.init_process_group() first, pass agree=, or submit the script as one process (launch: once)."
+            )
         latest = self._same_everywhere(self.checkpoints) if self.checkpoints and not self._loaded else None
         if latest is not None:
             position = latest[1]

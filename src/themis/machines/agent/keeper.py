@@ -20,6 +20,7 @@ import fcntl
 import json
 import os
 import pwd
+import re
 import select
 import shutil
 import signal
@@ -50,6 +51,12 @@ PEERS_S = 10.0
 a longer grace would only hold the GPUs and delay the next attempt.
 """
 TICK_S = 0.2
+ASKS_AGAIN = (75, 143, -15)
+"""Exit codes of a rank that asks for another attempt (EX_TEMPFAIL), or that was sent SIGTERM."""
+EARLY_S = 60.0
+"""Seconds from the start within which an interpreter reads the whole script; a later SyntaxError may be of other text."""
+NO_SCRIPT = re.compile(r"(can't|cannot) open .*No such file or directory|^\S*sh: \S+: No such file or directory")
+"""Messages of Python, dash and bash that a script is not there."""
 NOT_RUN = 127
 """Exit code of a rank that did not get to its program, as shells have it."""
 DIED = "a rank died before it was started"
@@ -78,8 +85,8 @@ class RanksStatus:
     pids: list[int]
     cause: str = ""
     """Why they stop: what the agent sent, or lease | peer (a rank failed) | keeper (it was asked to end itself) |
-    absent (what the job names is not on this machine) | not_started (it could not be started otherwise) |
-    memory (the gang exceeded its memory)."""
+    absent (what the job names is not on this machine) | broken (it cannot run on any machine) |
+    not_started (it could not be started otherwise) | memory (the gang exceeded its memory)."""
     first: int | None = None
     """Exit code of the first rank that ran and did not end with 0."""
     message: str = ""
@@ -542,9 +549,27 @@ class Supervisor:
         if code != 0 and self.status.began:
             if self.status.first is None and self.status.cause != "absent":
                 self.status.first = code
+                self._first_failure(rank, code)
             if self.status.phase == "running" and any(r.code is None for r in self.ranks):
                 self.stop(self.status.cause or "peer", min(PEERS_S, self.task["grace_s"]), self.status.message)
         self.publish()
+
+    def _first_failure(self, rank: Rank, code: int) -> None:
+        """Keep why the first rank failed, from its last line; and whether another attempt could do better."""
+        if self.status.phase != "running" or self.status.cause or code in ASKS_AGAIN:
+            return
+        while rank.output >= 0:
+            before = rank.log.size
+            self._pump(rank)
+            if rank.log.size == before:
+                break
+        line = last_line(rank.log.path)
+        env = self.task["ranks"][self.ranks.index(rank)]
+        who = f"rank {env['RANK']}: " if env["WORLD_SIZE"] != "1" else ""
+        how = f"exit code {code}" if code > 0 else f"signal {-code}"
+        self.status.message = f"{who}{how}{': ' if line else ''}{line}"
+        if self.system.clock() < self.status.began + EARLY_S:
+            self.status.cause = hopeless(line, code)
 
     def _finish(self) -> None:
         if self.status.phase != "ended":
@@ -643,7 +668,10 @@ def run_rank(
         os.close(file)
     try:
         enter(task, parent)
-        os.makedirs(task["checkpoint_dir"], exist_ok=True)
+        try:
+            os.makedirs(task["checkpoint_dir"], exist_ok=True)
+        except (PermissionError, NotADirectoryError, FileExistsError) as error:
+            raise Absent(f"checkpoint folder {task['checkpoint_dir']!r}: {error.strerror}") from None
         try:
             os.chdir(task["cwd"])
         except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
@@ -697,7 +725,8 @@ def run_setup(task: dict[str, Any], parent: int, archives: tuple[int, ...], repo
     except BaseException as error:
         with contextlib.suppress(OSError):
             own = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENOMEM)
-            cause = "damaged" if isinstance(error, prepare.Damaged) else "machine" if own else "not_started"
+            causes = {prepare.Damaged: "damaged", prepare.Unfit: "broken"}
+            cause = causes.get(type(error), "machine" if own else "not_started")
             os.write(report, f"{cause}:{error}".encode()[:4000])
         os._exit(NOT_RUN)
 
@@ -761,6 +790,22 @@ def as_cell(task: dict[str, Any]) -> Cell:
     return Cell(cell["kind"], cell["group"], tuple(cell["limits"]), cell["memory"], cell.get("processes", ""))
 
 
+def last_line(path: str) -> str:
+    """The last line of a log that is not empty, at most 300 characters; empty if there is none."""
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        file.seek(max(os.fstat(file.fileno()).st_size - 4096, 0))
+        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()]
+        return next((line[:300] for line in reversed(lines) if line), "")
+    return ""
+
+
+def hopeless(line: str, code: int) -> str:
+    """Cause of an end after which no attempt can succeed, from the last line of output: broken, absent, or empty."""
+    if code == 1 and line.startswith(("SyntaxError:", "IndentationError:", "TabError:")):
+        return "broken"
+    return "absent" if code in (2, 127) and NO_SCRIPT.search(line) else ""
+
+
 def newest(folder: str) -> tuple[int, int]:
     """(latest modification in ns, number of files) below a folder; changes whenever a file is saved there.
 
@@ -780,8 +825,8 @@ def newest(folder: str) -> tuple[int, int]:
 def notes(status: RanksStatus, task: dict[str, Any], refused: int = 0) -> Iterator[str]:
     """Sentences for the end of the job's log; ``refused`` : number of processes that did not start because of the
     process limit."""
-    if status.message:
-        yield status.message
+    if status.message and (status.first is None or status.cause == "memory" or status.message.startswith("rank")):
+        yield status.message  # of one rank alone the log has it already
     if refused:
         yield (
             f"it had as many processes and threads as it may have on this machine, {task['processes']}, and {refused} more were "
@@ -789,7 +834,7 @@ def notes(status: RanksStatus, task: dict[str, Any], refused: int = 0) -> Iterat
         )
     if status.killed and status.began:
         yield f"what had not ended {task['grace_s']:g} s after {task['stop_signal']} was killed; see grace_s"
-    asked = status.cause not in ("", "peer", "absent", "not_started", "machine", "memory", "disk_quota")
+    asked = status.cause not in ("", "peer", "absent", "broken", "not_started", "machine", "memory", "disk_quota")
     if asked and status.began and not status.saved:
         lost = status.ended - status.began
         yield (

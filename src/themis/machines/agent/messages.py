@@ -149,7 +149,8 @@ class TaskState:
     port : a free port of this machine, for MASTER_PORT if rank 0 runs here.
     codes : exit codes by rank, a signal as minus its number; ``first`` the first that was not 0, None if all were.
     cause : why its ranks stop: what ``Stop`` named, or lease | peer | keeper | lost | not_started |
-        absent (what the job names is not there) | machine (it lacked room or processes to start them) |
+        absent (what the job names is not there) | broken (it cannot run anywhere) |
+        machine (it lacked room or processes to start them) |
         memory (they exceeded the job's memory).
     saved : whether anything was written to the checkpoint folder.
     """

@@ -58,6 +58,10 @@ class Failed(Exception):
     """A requirement of the job cannot be prepared; the message is a sentence for its owner."""
 
 
+class Unfit(Failed):
+    """Files that a job is sent with and that no machine can use."""
+
+
 class Damaged(Failed):
     """The archive of the job's files was damaged on this machine's disk."""
 
@@ -80,7 +84,7 @@ def prepare(setup: Mapping[str, Any], env: Mapping[str, str], archive: int, copy
     try:
         os.chdir(setup["cwd"])
     except OSError as error:
-        raise Failed(f"folder {setup['cwd']!r} to run in: {error.strerror}") from None
+        raise Unfit(f"folder {setup['cwd']!r} to run in: {error.strerror}") from None
     if copy >= 0:
         restore(copy, setup["copy"], setup["checkpoints"], setup["cwd"])
         print("themis: checkpoints and outputs of the attempts before were restored", flush=True)
@@ -166,37 +170,37 @@ def unpack(archive: int, folder: str, name: str) -> None:
         with open(archive, "rb", closefd=False) as file, tarfile.open(fileobj=file, mode="r:") as tar:
             for number, member in enumerate(tar):
                 if number >= MOST_MEMBERS:
-                    raise Failed(f"bundle {name[:12]} has more than {MOST_MEMBERS} files")
+                    raise Unfit(f"bundle {name[:12]} has more than {MOST_MEMBERS} files")
                 _extract(tar, member, folder)
                 tar.members.clear()  # type: ignore[attr-defined]  # else all of them stay in memory
     except OSError as error:
         if error.errno in (errno.EEXIST, errno.ENAMETOOLONG, errno.EISDIR, errno.EINVAL):
-            raise Failed(f"bundle {name[:12]} has a name twice, or one that is too long: {error}") from None
+            raise Unfit(f"bundle {name[:12]} has a name twice, or one that is too long: {error}") from None
         raise
     except (tarfile.TarError, ValueError, OverflowError) as error:
-        raise Failed(f"bundle {name[:12]} is no tar archive: {error}") from None
+        raise Unfit(f"bundle {name[:12]} is no tar archive: {error}") from None
 
 
 def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: str) -> None:
     parts = member.name.split("/")
     if member.name.startswith("/") or not all(part not in ("", ".", "..") for part in parts):
-        raise Failed(f"the bundle has {member.name[:200]!r}, which is not a path within its folder")
+        raise Unfit(f"the bundle has {member.name[:200]!r}, which is not a path within its folder")
     if len(parts) > DEEPEST:
-        raise Failed(f"the bundle has {member.name[:200]!r}..., which is more than {DEEPEST} folders deep")
+        raise Unfit(f"the bundle has {member.name[:200]!r}..., which is more than {DEEPEST} folders deep")
     parent = folder
     for part in parts[:-1]:
         parent = os.path.join(parent, part)
         if not os.path.lexists(parent):
             os.mkdir(parent, 0o755)
         elif not stat.S_ISDIR(os.lstat(parent).st_mode):
-            raise Failed(f"the bundle has {member.name!r}, which is below something that is no folder")
+            raise Unfit(f"the bundle has {member.name!r}, which is below something that is no folder")
     path = os.path.join(parent, parts[-1])
     if member.isdir():
         os.mkdir(path, 0o755)
     elif member.issym():
         inside = posixpath.normpath(posixpath.join(posixpath.dirname(member.name), member.linkname))
         if member.linkname.startswith("/") or inside == ".." or inside.startswith("../"):
-            raise Failed(f"the bundle has the link {member.name!r} to {member.linkname!r}, out of its folder")
+            raise Unfit(f"the bundle has the link {member.name!r} to {member.linkname!r}, out of its folder")
         os.symlink(member.linkname, path)
     elif member.isreg() and not member.issparse():
         mode = 0o755 if member.mode & 0o100 else 0o644
@@ -205,7 +209,7 @@ def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: str) -> None
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode), "wb") as file:
             shutil.copyfileobj(content, file, 1 << 20)
     else:
-        raise Failed(f"the bundle has {member.name!r}, which is no file, folder or link")
+        raise Unfit(f"the bundle has {member.name!r}, which is no file, folder or link")
 
 
 # ---- packages ---------------------------------------------------------------------------------------------------------

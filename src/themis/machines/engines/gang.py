@@ -173,6 +173,7 @@ def went_wrong(state: TaskState) -> bool:
         "machine",
         "not_started",
         "absent",
+        "broken",
         "peer",
         "memory",
     )

@@ -17,6 +17,8 @@ UNABLE = "machine"
 """Cause of an end where a machine had no room, processes or files left to start a gang."""
 ABSENT = "absent"
 """Cause of an end where the program or its folder is not on the machine, or not for the job's user."""
+BROKEN = "broken"
+"""Cause of an end where the program or its files cannot run on any machine: a SyntaxError, a bad archive."""
 DISK = "disk_quota"
 """Cause of an end where the gang filled a disk, or its user has more there than the quota."""
 MEMORY = "memory"
@@ -302,9 +304,9 @@ def ending_of(*, asked: bool, cause: str, code: int | None) -> Ending:
         return Ending.STOPPED
     if cause in ("lease", "lost", "keeper", UNABLE):
         return Ending.NODE_LOST
-    if cause in ("not_started", ABSENT):
+    if cause == "not_started" or (cause in (ABSENT, BROKEN) and code is None):
         return Ending.NOT_STARTED
-    if cause == MEMORY:
+    if cause in (MEMORY, ABSENT, BROKEN):
         return Ending.FAILED
     if code is None:
         return Ending.FINISHED

@@ -13,7 +13,7 @@ from themis.core.fairness_unit import groups_of
 from themis.core.state import State
 from themis.errors import InputError
 from themis.jobs import After, When, decide
-from themis.machines.engines.program import ABSENT, AttemptEnded, DiskWarning, GangIdle, GangIntrudes
+from themis.machines.engines.program import ABSENT, BROKEN, AttemptEnded, DiskWarning, GangIdle, GangIntrudes
 from themis.model.events import (
     AppCancelled,
     AppHeld,
@@ -205,9 +205,9 @@ class Housekeeping:
         """An attempt failed by the job's own doing: another one later, or none."""
         entry = self.journal.apps("app = ?", end.app)[0]
         failures = self.journal.failures(end.job)
-        if end.cause == ABSENT and self.config.engine == "local":
-            # All machines are this host, so no other one would help the next attempt. Nodes of an engine differ.
-            self._give_up(end.job, "failed", f"cannot be started: {end.message}", now)
+        if end.cause == BROKEN or (end.cause == ABSENT and self.config.engine == "local"):
+            # With the engine local, all machines are this host, so no other one would help. Nodes of an engine differ.
+            self._give_up(end.job, "failed", f"cannot {'run' if end.code else 'be started'}: {end.message}", now)
             return
         if failures > entry.retries:
             how = end.message or (f"exit code {end.code}" if end.code is not None else str(end.ending))

@@ -17,7 +17,8 @@ from themis.data_dir import default_home
 from themis.errors import InputError, ThemisError, UnknownName
 from themis.jobs import check as check_jobs
 from themis.jobs import warnings_of
-from themis.jobs.file_errors import Fault, Findings, Written, did_you_mean, raise_first, reads, short
+from themis.jobs.file_errors import Fault, Findings, Written, did_you_mean, named, raise_first, reads, short
+from themis.jobs.written import JobText
 from themis.limits import read_text
 from themis.model.cluster import Cluster
 from themis.service.engine.config import SETTINGS, Config, conflicts
@@ -195,12 +196,16 @@ def settings_faults(text: str, path: Path) -> list[Fault]:
 
 
 def is_settings(text: str) -> bool:
-    """True if a file is rather settings than jobs: it has keys of settings, and no command."""
+    """True if a file is rather settings than jobs: it has keys of settings, no command, and no key that is close to one of jobs."""
     try:
         data = next(documents(text), Document()).data
     except BadYaml:
         return False
-    return isinstance(data, dict) and "command" not in data and not SETTINGS.keys().isdisjoint(data)
+    if not isinstance(data, dict) or SETTINGS.keys().isdisjoint(data):
+        return False
+    names = set(JobText.model_fields) - SETTINGS.keys()
+    strange = [str(key) for key in data if key not in SETTINGS]
+    return not any(key in names or named(did_you_mean(key, names | SETTINGS.keys())) in names for key in strange)
 
 
 def _document(text: str, source: str) -> tuple[Document, list[Fault]]:
