@@ -247,22 +247,57 @@ def _over(ended: schema.App) -> bool:
 
 def submit(
     file: Annotated[
-        Path, argument(metavar="FILE", help="Job file, as YAML, or a script, whose #SBATCH headers are read.")
+        Path,
+        argument(
+            metavar="FILE",
+            help="Job file, as YAML, a script, whose #SBATCH headers are read, or a trace or generator of themis simulate -w.",
+        ),
     ],
     words: Annotated[
         list[str], argument(metavar="[ARGUMENT]...", help="Arguments of a script; put -- before them.")
     ] = [],  # noqa: B006
     shell: Annotated[bool, option("--shell", "-s", help="Read FILE as a script without a #! line, for sh.")] = False,
     user: Owner = "",
+    scale: Annotated[float, option(metavar="FACTOR", help="Of a trace: make all times this much shorter.")] = 1.0,
+    pace: Annotated[
+        float, option(metavar="FACTOR", help="Of a trace: steps take this much longer than believed.")
+    ] = 1.0,
+    command: Annotated[
+        str, option(help="Of a trace: command of each job, such as 'python train.py {model} --steps {steps}'.")
+    ] = "",
+    name: Annotated[
+        str, option("--name", "-n", help="Of a trace: name of the play, which submits each app once.")
+    ] = "",
+    wait: Annotated[bool, option("--wait", help="Of a trace: stay until all apps have ended.")] = False,
+    trace_format: Annotated[str, option("--format", "-f", help="Format of the trace.")] = "",
+    profiles: Annotated[str, option(help="Of a trace: tables of the true speeds; see themis profiles.")] = "",
+    seed: Annotated[int, option(help="Of a trace: seed of what is drawn.")] = 0,
     home: Home = None,
 ) -> None:
-    """Submit the apps of a job file, or a script as by sbatch; prints their numbers and names.
+    """Submit the apps of a job file, a script as by sbatch, or a whole trace; prints their numbers and names.
 
-    Example: [cyan]themis submit sweep.yaml[/cyan], [cyan]themis submit job.sh[/cyan]
+    Example: [cyan]themis submit sweep.yaml[/cyan], [cyan]themis submit job.sh[/cyan], [cyan]themis submit trace.csv
+    --scale 60[/cyan]
     """
-    from themis.cli import sbatch
+    from themis.cli import play, sbatch
     from themis.limits import read_text
 
+    options = play.Options(
+        scale=scale,
+        pace=pace,
+        command=command,
+        name=name,
+        wait=wait,
+        format=trace_format,
+        profiles=profiles,
+        seed=seed,
+    )
+    if not shell and play.is_trace(file, options):
+        if words:
+            raise InputError(f"{file} is a trace, which takes no arguments, got {words[0]!r}.")
+        with service_of(home) as service:
+            play.play(str(file), user, options, service)
+        return
     text = read_text(file)
     if shell and not text.startswith("#!"):
         text = f"#!/bin/sh\n{text}"

@@ -139,14 +139,7 @@ def to_request(spec: Submission, built: Built, send: Send | None = None) -> sche
         walltime_s=spec.walltime_s,
         deadline_s=spec.deadline_s,
     )
-    if brackets := brackets_of(app.tuner):
-        rungs = [[schema.Rung(jobs=r.jobs, steps=r.steps) for r in bracket.rungs] for bracket in brackets]
-        request.brackets = schema.Brackets(brackets=[schema.Bracket(rungs=one) for one in rungs])
-    if isinstance(app.tuner, CurveStopping):
-        t = app.tuner
-        request.curve = schema.CurveStopping(
-            check_steps=t.check_steps, keep=t.keep, confidence=t.confidence, warmup=t.warmup, floor=t.floor
-        )
+    tell_tuner(request, app)
     if built.profile is not None:
         p = built.profile
         curves = [
@@ -155,6 +148,18 @@ def to_request(spec: Submission, built: Built, send: Send | None = None) -> sche
         ]
         request.profile = schema.Profile(slowdown=list(p.slowdown), checkpoint_s=p.checkpoint_s, curves=curves)
     return request
+
+
+def tell_tuner(request: schema.SubmitRequest, app: App) -> None:
+    """Put the app's tuner into its submission."""
+    if brackets := brackets_of(app.tuner):
+        rungs = [[schema.Rung(jobs=r.jobs, steps=r.steps) for r in bracket.rungs] for bracket in brackets]
+        request.brackets = schema.Brackets(brackets=[schema.Bracket(rungs=one) for one in rungs])
+    if isinstance(app.tuner, CurveStopping):
+        t = app.tuner
+        request.curve = schema.CurveStopping(
+            check_steps=t.check_steps, keep=t.keep, confidence=t.confidence, warmup=t.warmup, floor=t.floor
+        )
 
 
 def _jobs(spec: Submission, app: App, programs: tuple[Program, ...], bundle: str) -> list[schema.Job]:
@@ -169,7 +174,7 @@ def _jobs(spec: Submission, app: App, programs: tuple[Program, ...], bundle: str
             gpu_types=list(job.gpu_types),
             cpus=spec.cpus,
             memory=spec.memory,
-            dynamic=_dynamic(job.dynamic),
+            dynamic=dynamic_message(job.dynamic),
             program=schema.Program(
                 argv=list(p.argv),
                 cwd=inside(p.cwd, spec.send) if bundle else p.cwd,
@@ -191,7 +196,8 @@ def _jobs(spec: Submission, app: App, programs: tuple[Program, ...], bundle: str
     ]
 
 
-def _dynamic(dynamic: Dynamic | None) -> schema.Dynamic | None:
+def dynamic_message(dynamic: Dynamic | None) -> schema.Dynamic | None:
+    """A job's declared batch sizes as a message."""
     if dynamic is None:
         return None
     sizes = [schema.BatchSize(batch=batch, steps_per_epoch=steps) for batch, steps in dynamic.epoch_steps]

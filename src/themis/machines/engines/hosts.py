@@ -125,7 +125,11 @@ def task_specs(
             attempt=grant.attempt,
             argv=program.argv,
             cwd=program.cwd,
-            env=program.env,
+            env={
+                **program.env,
+                "THEMIS_GPU_TYPE": hosts[n].machine.gpu_type,
+                "THEMIS_LOCALITY": str(int(grant.locality)),
+            },
             user=program.user,
             ranks=tuple(range(ranks, ranks + count)),
             world_size=len(where) if per_machine else len(grant.gpus),

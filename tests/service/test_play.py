@@ -1,0 +1,58 @@
+"""``themis submit`` with a trace: real jobs, which one name submits once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from daemon import QUICK, daemon
+
+from themis.cli.start import main
+
+TRACE = "app,user,submit_s,gpus,duration_s,model\na,ada,0,1,40,ResNet50\nb,ben,20,2,60,VGG16\n"
+
+
+@pytest.mark.slow
+def test_a_trace_runs_as_real_jobs_at_its_scale_and_the_same_command_submits_nothing_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text(TRACE)
+    line = ["submit", str(trace), "--scale", "20", "--home", str(tmp_path / "home"), "--wait"]
+    with daemon(tmp_path / "home", options=("--machines", "1x4"), settings=(*QUICK, "single_trust=true")) as service:
+        main(line)
+        assert capsys.readouterr().out == "0 a\n1 b\n"
+        client = service.client()
+        ended = [client.show(app).app for app in (0, 1)]
+        assert [app.state for app in ended] == ["completed", "completed"]
+        assert ended[1].submitted - ended[0].submitted >= 0.99
+        times = [app.ended - app.submitted for app in ended if app.ended is not None]
+        # Durations of 2 and 3 s, and no less.
+        assert times[0] >= 1.9
+        assert times[1] >= 2.9
+        main(line)
+        assert capsys.readouterr().out == "0 a\n1 b\n"
+        assert len(client.history()) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["job.yaml", "--scale", "2"], "--scale is for a trace or a generator, and job.yaml is neither; drop it."),
+        (["trace.csv", "--", "x"], "trace.csv is a trace, which takes no arguments, got 'x'."),
+        (["demo:seed=3"], "'demo:seed=3': seed is not one of its options; use --seed."),
+        (["demo", "--seed=-1"], "--seed is -1, expected 0 or more."),
+        (["nothing"], "nothing: No such file or directory."),
+    ],
+)
+def test_wrong_lines_are_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("trace.csv").write_text(TRACE)
+    Path("job.yaml").write_text("name: a\ncommand: x\n")
+    (tmp_path / "endpoint.json").write_text('{"http": "127.0.0.1:1", "pid": 1}')
+    with pytest.raises(SystemExit) as end:
+        main(["submit", "--home", str(tmp_path), *words])
+    assert end.value.code == 2
+    assert capsys.readouterr().err.strip() == f"Error: {said}"
