@@ -42,7 +42,7 @@ def test_a_trace_runs_as_real_jobs_at_its_scale_and_the_same_command_submits_not
         (["trace.csv", "--", "x"], "trace.csv is a trace, which takes no arguments, got 'x'."),
         (["demo:seed=3"], "'demo:seed=3': seed is not one of its options; use --seed."),
         (["demo", "--seed=-1"], "--seed is -1, expected 0 or more."),
-        (["nothing"], "nothing: No such file or directory."),
+        (["nothing"], "cannot read 'nothing': No such file or directory."),
     ],
 )
 def test_wrong_lines_are_one_sentence(
@@ -52,6 +52,7 @@ def test_wrong_lines_are_one_sentence(
     Path("trace.csv").write_text(TRACE)
     Path("job.yaml").write_text("name: a\ncommand: x\n")
     (tmp_path / "endpoint.json").write_text('{"http": "127.0.0.1:1", "pid": 1}')
+    (tmp_path / "token").write_text("token")
     with pytest.raises(SystemExit) as end:
         main(["submit", "--home", str(tmp_path), *words])
     assert end.value.code == 2
