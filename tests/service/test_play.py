@@ -53,6 +53,7 @@ def test_wrong_lines_are_one_sentence(
     Path("job.yaml").write_text("name: a\ncommand: x\n")
     (tmp_path / "endpoint.json").write_text('{"http": "127.0.0.1:1", "pid": 1}')
     (tmp_path / "token").write_text("token")
+    (tmp_path / "token").chmod(0o600)
     with pytest.raises(SystemExit) as end:
         main(["submit", "--home", str(tmp_path), *words])
     assert end.value.code == 2
