@@ -46,7 +46,7 @@ class Drf:
             if not allocator.left:
                 break
             # What elastic gangs declined, because it is too far away, fills the others' shares.
-            queue = np.setdiff1d(queue, [a for a, _ in wants])
+            queue = _without(queue, [a for a, _ in wants], snapshot.apps)
             if not len(queue):
                 break
             wants, _ = _fill(snapshot, queue, allocator.left)
@@ -98,6 +98,13 @@ def _fill(s: Snapshot, queue: Int, left: int) -> tuple[list[tuple[int, list[int]
     first = np.array([a for a, _ in wants], dtype=np.int64)
     order = np.lexsort(Turns.of(s).keys(first, s.app_held[first]).T[::-1])
     return [wants[i] for i in order], starving
+
+
+def _without(queue: Int, rows: list[int], apps: int) -> Int:
+    """The queue without these app rows; a table beats sorting both."""
+    stays = np.ones(apps, dtype=bool)
+    stays[rows] = False
+    return queue[stays[queue]]
 
 
 Key = tuple[float, float, float, float, float, int]

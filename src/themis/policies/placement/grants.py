@@ -317,12 +317,10 @@ def _expiring_jobs(s: Snapshot) -> Mapping[int, tuple[int, int]]:
 
 def _expiring_on(s: Snapshot) -> Mapping[tuple[int, int], list[int]]:
     out: dict[tuple[int, int], list[int]] = {}
-    first, second = s.gpu_job[:, 0] >= 0, s.gpu_job[:, 1] >= 0
-    g = (s.gpu_free & (first | second)).nonzero()[0]
-    for n, jobs in zip(s.gpu_machine[g].tolist(), s.gpu_job[g].tolist()):
-        for seat, j in enumerate(jobs):
-            if j >= 0:
-                out.setdefault((j, seat), []).append(n)
+    held = s.gpu_free[:, None] & (s.gpu_job >= 0)
+    g, seat = held.nonzero()
+    for n, j, at in zip(s.gpu_machine[g].tolist(), s.gpu_job[held].tolist(), seat.tolist()):
+        out.setdefault((j, at), []).append(n)
     return out
 
 

@@ -6,7 +6,7 @@ in a list that its machine has left is passed over.
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 
 import numpy as np
 
@@ -23,21 +23,17 @@ class Room:
         self.type: list[int] = machine_type.tolist()
         top, racks = max(self.free, default=0), max(self.rack, default=0) + 1
         self.listed: list[list[list[int]]] = [[[] for _ in range(top + 1)] for _ in range(types)]
-        """A heap of machines by type and free GPUs."""
+        """A heap of machines by type and free GPUs; numbers that rise are one."""
         self.in_rack: list[list[list[int]]] = [[[] for _ in range(racks)] for _ in range(types)]
         """Machines that had free GPUs at first, ascending, by type and rack."""
         self.by_rack: Int = np.zeros((types, racks), dtype=np.int64)
         self.total = [0] * types
-        for n, gpus in enumerate(self.free):
-            if gpus:
-                k, r = self.type[n], self.rack[n]
-                self.listed[k][gpus].append(n)
-                self.in_rack[k][r].append(n)
-                self.by_rack[k, r] += gpus
-                self.total[k] += gpus
-        for lists in self.listed:
-            for machines in lists:
-                heapify(machines)
+        for n in free.nonzero()[0].tolist():
+            gpus, k, r = self.free[n], self.type[n], self.rack[n]
+            self.listed[k][gpus].append(n)
+            self.in_rack[k][r].append(n)
+            self.by_rack[k, r] += gpus
+            self.total[k] += gpus
 
     def take(self, n: int, gpus: int) -> None:
         """GPUs of machine ``n`` are no longer free."""
