@@ -252,10 +252,9 @@ def _overdue(s: State, answer: TimeShare, rows: Int, until: Seconds) -> tuple[In
     """Row of each job among the shares of single jobs, or -1, and the part of its work that it lacks
     (``Rounds.overdue``).
     """
-    row = np.full(s.jobs.size, NONE)
     alone = np.flatnonzero(answer.combos[:, 1] == NONE)
-    row[answer.combos[alone, 0]] = alone
-    row = row[rows]
+    of = dict(zip(answer.combos[alone, 0].tolist(), alone.tolist()))
+    row = np.array([of.get(j, NONE) for j in rows.tolist()], dtype=np.int64)
     has, lacks = row != NONE, np.zeros(len(rows))
     lacks[has] = s.rounds.overdue(s.now, until, row[has], _speeds(s, answer))
     return row, lacks

@@ -17,9 +17,12 @@ import numpy as np
 from themis.core.state import State
 from themis.core.tables import ENDED
 from themis.model.cluster import places, reaches
-from themis.model.units import Float, GpuSeconds, Int, Locality, Seconds
+from themis.model.units import NONE, Float, GpuSeconds, Int, Locality, Seconds
 from themis.model.workload import Halving, brackets_of
 from themis.policies.placement.packing import narrowest
+
+_ROWS = "rows"
+"""Key of ``State.best_gangs``: batch size, GPUs and speedup of the best gang of each job, [3, jobs]."""
 
 
 class Gang(NamedTuple):
@@ -132,16 +135,16 @@ class Left(NamedTuple):
 def left(state: State, rows: Int) -> Left:
     """Work that apps have left, and how long it takes them alone on the cluster: starts are not counted."""
     t, jobs = state.jobs, state.present()
-    at = np.full(state.apps.size, -1)
-    at[rows] = np.arange(len(rows))
-    jobs = jobs[at[t.app[jobs]] >= 0]
+    of = np.searchsorted(rows, t.app[jobs])
+    inside = np.append(rows, NONE)[of] == t.app[jobs]
+    jobs, of = jobs[inside], of[inside]
     gpus, speedup = _best_gangs(state, jobs)
     seconds = state.work_left(jobs) / speedup
     for i in np.flatnonzero(t.later[jobs] > 0).tolist():
         need = spent(state, int(jobs[i]), float(state.steps_now(jobs[i : i + 1])[0]), float(t.target[jobs[i]]))
         if need.seconds > 0:
             seconds[i], gpus[i] = need.seconds, need.gpu_s / need.seconds
-    of, bracket = at[t.app[jobs]], t.bracket[jobs]
+    bracket = t.bracket[jobs]
     brackets = state.phase_bracket[rows]
     future = state.need[:, rows] * (state.future[0, rows] > 0)
     work = np.bincount(of, weights=seconds * gpus, minlength=len(rows)) + future[0].sum(axis=1)
@@ -159,23 +162,19 @@ def left(state: State, rows: Int) -> Left:
 
 
 def _best_gangs(state: State, jobs: Int) -> tuple[Float, Float]:
-    """GPUs and speedup of each job's best gang at its present batch size."""
+    """GPUs and speedup of each job's best gang at its present batch size; looked up once for each job and batch size."""
     t = state.jobs
-    kinds = np.stack([t.config[jobs], t.gpus_min[jobs], t.gpus_max[jobs]])
-    if state.restricted:
-        found = [
-            best_gang(state, config, low, high, state.job_specs[j].gpu_types)
-            for j, (config, low, high) in zip(jobs.tolist(), kinds.T.tolist())
-        ]
-        table, which = np.array(found, dtype=np.float64).reshape(-1, 3), np.arange(len(jobs))
-    else:
-        size = int(kinds[1:].max(initial=0)) + 1
-        _, first, which = np.unique(
-            (kinds[0] * size + kinds[1]) * size + kinds[2], return_index=True, return_inverse=True
-        )
-        found = [best_gang(state, config, low, high) for config, low, high in kinds[:, first].T.tolist()]
-        table = np.array(found, dtype=np.float64).reshape(-1, 3)
-    return table[which, 0], table[which, 1]
+    known: Float | None = state.best_gangs.get(_ROWS)
+    if known is None or known.shape[1] < t.size:
+        known = state.best_gangs[_ROWS] = np.full((3, len(t.config)), float(NONE))
+    config = t.config[jobs]
+    for i in np.flatnonzero(known[0, jobs] != config).tolist():
+        j = int(jobs[i])
+        types = state.job_specs[j].gpu_types if state.restricted else ()
+        found = best_gang(state, int(config[i]), int(t.gpus_min[j]), int(t.gpus_max[j]), types)
+        known[:, j] = config[i], found[0], found[1]
+    gpus, speedup = known[1:, jobs]
+    return gpus, speedup
 
 
 def by_bracket(seconds: Float, bracket: Int) -> Float:

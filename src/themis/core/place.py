@@ -35,10 +35,8 @@ _gpus_of = attrgetter("gpus")
 
 
 def _named(gang: WantedGang) -> bool:
-    """True for one job's gang alone, on one type and without placement limits: the common case in rounds."""
-    return (
-        gang.job != NONE and gang.partner == NONE and gang.gpu_type != NONE and gang.counts is None and not gang.extend
-    )
+    """True for one job's gang alone, without placement limits: the common case in rounds, and where leases are renewed."""
+    return gang.counts is None and gang.job != NONE and gang.partner == NONE and not gang.extend
 
 
 _Candidate = tuple[int, int, int, list[bool]]
@@ -77,7 +75,7 @@ class _Placer:
         gangs = [gang for gang in gangs if gang.job not in done] if done else gangs
         rest = [gang for gang in gangs if not (self._stays(gang) if _named(gang) else self._renew(gang))]
         for gang in rest:
-            if not (gang.gpus == 1 and _named(gang) and self._one(gang)):
+            if not (gang.gpus == 1 and gang.gpu_type != NONE and _named(gang) and self._one(gang)):
                 self._fresh(gang)
         return self.out
 
@@ -103,13 +101,13 @@ class _Placer:
         return {gang.job for gang in first if gang.job in self.taken}
 
     def _stays(self, gang: WantedGang) -> bool:
-        """``_renew`` of a gang that is one job's, on one type."""
+        """``_renew`` of a gang that is one job's, wherever it stands."""
         j = gang.job
         gpus = self.s.job_gpus.get(j)
         if gpus is None or len(gpus) != gang.gpus or j in self.taken:
             return False
         open_, machine_of, room_of = self.open, self.s.machine_of, self.room_of
-        if self.s.type_of[machine_of[gpus[0]]] != gang.gpu_type:
+        if gang.gpu_type != NONE and self.s.type_of[machine_of[gpus[0]]] != gang.gpu_type:
             return False
         for g in gpus:
             if not open_[g]:
@@ -148,9 +146,10 @@ class _Placer:
             named = self._expiring(gang.app)
         elif not self.taken.isdisjoint(named):
             return False
+        size, held = gang.gpus, self.s.job_gpus
         for j in named:
-            gpus = self.s.job_gpus.get(j, ())
-            if len(gpus) == gang.gpus and j not in self.taken and self._stands(gang, gpus):
+            gpus = held.get(j, ())
+            if len(gpus) == size and j not in self.taken and self._stands(gang, gpus):
                 self._put(gang, j if gang.job == NONE else gang.job, gpus)
                 return True
         return False
@@ -177,18 +176,21 @@ class _Placer:
 
     def _stands(self, gang: WantedGang, gpus: tuple[int, ...]) -> bool:
         # An offered GPU that a job holds is one whose lease ends now.
-        machine_of = self.s.machine_of
+        machine_of, open_ = self.s.machine_of, self.open
         if gang.gpu_type != NONE and self.s.type_of[machine_of[gpus[0]]] != gang.gpu_type:
             return False
         for g in gpus:
-            if not self.open[g]:
+            if not open_[g]:
                 return False
         if gang.counts is None:
             return True
         if len(gang.counts) == 1:
             # As many GPUs as the gang has, so it is enough that all are there.
             n = gang.counts[0][0]
-            return all(machine_of[g] == n for g in gpus)
+            for g in gpus:  # noqa: SIM110 - a generator takes twice the time
+                if machine_of[g] != n:
+                    return False
+            return True
         return Counter(machine_of[g] for g in gpus) == dict(gang.counts)
 
     def _fresh(self, gang: WantedGang) -> None:
@@ -281,10 +283,10 @@ class _Placer:
         self._take(gpus)
         self.taken.add(job)
         seat = self._seat(job, gang.partner, gpus)
-        self.out.append(Placed(job=job, gpus=gpus, seat=seat, until=gang.until))
+        self.out.append(Placed(job, gpus, seat, gang.until))
         if gang.partner != NONE:
             self.taken.add(gang.partner)
-            self.out.append(Placed(job=gang.partner, gpus=gpus, seat=1 - seat, until=gang.until))
+            self.out.append(Placed(gang.partner, gpus, 1 - seat, gang.until))
 
     def _seat(self, job: int, partner: int, gpus: tuple[int, ...]) -> int:
         """The job that was on these GPUs keeps its seat, so that a new neighbour restarts no job."""
@@ -292,7 +294,8 @@ class _Placer:
         return int(second == job or (partner != NONE and first == partner))
 
     def _take(self, gpus: Sequence[int]) -> None:
+        open_, room_of, machine_of = self.open, self.room_of, self.s.machine_of
         for g in gpus:
-            if self.open[g]:
-                self.open[g] = 0
-                self.room_of[self.s.machine_of[g]] -= 1
+            if open_[g]:
+                open_[g] = 0
+                room_of[machine_of[g]] -= 1

@@ -39,7 +39,10 @@ class Demand:
         """GPUs of the next step: a whole smallest gang, or one more for a gang that can grow; 0 when satisfied."""
         if len(self.gangs) < len(self.low):
             return self.low[len(self.gangs)]
-        return 1 if any(g < h for g, h in zip(self.gangs, self.high)) else 0
+        for gpus, most in zip(self.gangs, self.high):
+            if gpus < most:
+                return 1
+        return 0
 
     def take(self) -> None:
         """Take the next step."""
@@ -56,9 +59,10 @@ class Demand:
 
 def demand_of(s: Snapshot, a: int) -> Demand:
     """Demand of app row ``a`` for its waiting jobs: warm ones first, then the longest."""
-    at = slice(int(s.job_ptr[a]), int(s.job_ptr[a + 1]))
-    if at.stop - at.start == 1 and s.job_held[at.start] == 0:
-        return Demand(low=[int(s.job_gpus_min[at.start])], high=[int(s.job_gpus_max[at.start])])
+    begin, end = s.job_ptr.item(a), s.job_ptr.item(a + 1)
+    if end - begin == 1 and not s.job_held.item(begin):
+        return Demand([s.job_gpus_min.item(begin)], [s.job_gpus_max.item(begin)])
+    at = slice(begin, end)
     waiting = np.flatnonzero(s.job_held[at] == 0)
     order = waiting[np.lexsort((-s.job_left[at][waiting], s.job_expiring[at][waiting] == 0))]
     return Demand(low=s.job_gpus_min[at][order].tolist(), high=s.job_gpus_max[at][order].tolist())
@@ -119,6 +123,8 @@ class Allocator:
         self.s = snapshot
         self.blind = placement is Placing.BLIND
         self.free: Int = snapshot.free.copy()
+        self._free = self.free.data
+        """The same, one cell at a time."""
         self.left = int(self.free.sum())
         """GPUs not yet allocated."""
         self.rows: list[tuple[int, int, int, int, float, int]] = []
@@ -169,18 +175,20 @@ class Allocator:
 
     def stay(self, a: int, size: int, until: Seconds) -> bool:
         """Leave a gang of the app where it stands, if one of this size does and a better place is not worth the move."""
-        home = self.home_unless_better(a, size)
-        if home is None:
+        counts = self._stays(a, size)
+        if counts is None:
             return False
-        self.give(a, home[0], until)
+        self.give(a, counts, until)
         return True
 
     def home_unless_better(self, a: int, size: int) -> tuple[Counts, Locality] | None:
         """Place of an expiring gang of the app that has this size, if there is one and no better place is worth the move."""
+        counts = self._stays(a, size)
+        return None if counts is None else (counts, self._span(counts))
+
+    def _stays(self, a: int, size: int) -> Counts | None:
         counts = self.home(a, size, Locality.CROSS_RACK)
-        if counts is None or self._worth_moving(a, counts):
-            return None
-        return counts, self._span(counts)
+        return None if counts is None or self._worth_moving(a, counts) else counts
 
     def put(self, a: int, gpus: int, until: Seconds) -> bool:
         """Place one gang where it is best; False if there is no room."""
@@ -192,24 +200,32 @@ class Allocator:
 
     def give(self, a: int, counts: Counts, until: Seconds, extend: int = NONE) -> None:
         """Record one gang."""
-        stood = (sum(c for _, c in counts), counts)
-        if stood in self.standing.get(a, ()):
-            self.standing[a].remove(stood)
+        if standing := self.standing.get(a):
+            stood = (sum(c for _, c in counts), counts)
+            if stood in standing:
+                standing.remove(stood)
+        free, app, room = self._free, self.s.app_id.item(a), self.__dict__.get("_room")
         for n, c in counts:
-            self.free[n] -= c
+            free[n] -= c
             self.left -= c
-            if "_room" in self.__dict__:
-                self._room.take(n, c)
-            self.rows.append((int(self.s.app_id[a]), self.gangs, n, c, until, extend))
+            if room is not None:
+                room.take(n, c)
+            self.rows.append((app, self.gangs, n, c, until, extend))
         self.gangs += 1
         self._served.add(a)
 
     def home(self, a: int, size: int, locality: Locality) -> Counts | None:
         """Place of an expiring gang of the app that has this size and spans at most ``locality``, if there is one."""
         for gpus, counts in self.standing.get(a, ()):
-            if gpus == size and self._span(counts) <= locality and all(self.free[n] >= c for n, c in counts):
+            if gpus == size and self._fits(counts) and (len(counts) == 1 or self._span(counts) <= locality):
                 return counts
         return None
+
+    def _fits(self, counts: Counts) -> bool:
+        for n, c in counts:  # noqa: SIM110 - a generator takes twice the time
+            if self._free[n] < c:
+                return False
+        return True
 
     def best_place(self, a: int, gpus: int, fewest: Sequence[int] | None = None) -> tuple[Counts, Locality] | None:
         """Place in which a gang of up to ``gpus`` GPUs trains fastest now, or GPUs drawn blindly; None without room.
