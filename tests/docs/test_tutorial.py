@@ -113,7 +113,7 @@ def test_the_first_nine_minutes(terminal: Terminal) -> None:
     assert "In another terminal: themis run" in (terminal.folder / "up.log").read_text()
     assert "No apps are waiting or running" in terminal.page("themis queue")
     first = terminal.page("themis run --gpus 2")
-    assert "rank 0 of 2, step 0" in first
+    assert "rank 0 of 1, step 0" in first
     assert "completed" in first
     assert "sweep.yaml is valid" in terminal.page("themis check")
     assert "lr-search" in terminal.page("themis submit")

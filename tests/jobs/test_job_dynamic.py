@@ -49,7 +49,7 @@ def test_a_dynamic_job_comes_over_the_wire_as_it_was_written(keys: str) -> None:
     spec = job(f"dynamic: {{{keys}}}", PLAIN)
     built = build(spec, user="ann")
     (sent,) = built.app.jobs
-    (got,) = read_app(to_request(spec, built), 0.0, Config(), 8).jobs
+    (got,) = read_app(to_request(spec, built), 0.0, Config(), 8, 8).jobs
     assert got.dynamic == sent.dynamic == spec.dynamic
     assert got.regimes == sent.regimes == spec.regimes
     assert got.steps == 90.0

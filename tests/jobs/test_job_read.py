@@ -101,7 +101,7 @@ def test_an_unknown_key_is_told_with_what_was_meant(wrong: str, right: str) -> N
         ("name: a\ncommand: x\nworkdir: ~/a", "without '~'"),
         ("name: a\ncommand: x\nstop_signal: SIGKILL", "a signal that the job can handle"),
         ("name: a\ncommand: x\nstop_signal: [1]", "a signal that the job can handle"),
-        ("name: a\ncommand: x\nlaunch: node", "expected one of gpu, machine"),
+        ("name: a\ncommand: x\nlaunch: node", "expected one of once, gpu, machine"),
         ("name: a\ncommand: x\nretries: true", "expected a whole number"),
         ("name: a\ncommand: x\ncpus: -1", "expected a number of at least 0"),
         ("name: a\ncommand: x\ncpus: .nan", "expected a"),

@@ -197,10 +197,16 @@ def world(
 
 
 def request(
-    name: str = "a", *, gpus: tuple[int, int] = (1, 1), steps: float = 100.0, jobs: int = 1, **more: Any
+    name: str = "a",
+    *,
+    gpus: tuple[int, int] = (1, 1),
+    steps: float = 100.0,
+    jobs: int = 1,
+    launch: str = "gpu",
+    **more: Any,
 ) -> Any:
     """A submission of jobs that would sleep."""
-    program = schema.Program(argv=["sleep", "1"], cwd="/tmp")
+    program = schema.Program(argv=["sleep", "1"], cwd="/tmp", launch=launch)
     return schema.SubmitRequest(
         name=name,
         **{"user": "u", "key": "", **more},

@@ -40,7 +40,13 @@ def run(
     user: Owner = "",
     weight: Annotated[float, option(help="Weight of the app: 2 entitles it to twice the share.")] = 1.0,
     retries: Annotated[int | None, option(help="Maximum number of attempts after failures.")] = None,
-    launch: Annotated[str, option(metavar="gpu|machine", help="Start one rank per GPU, or one per machine.")] = "gpu",
+    launch: Annotated[
+        str,
+        option(
+            metavar="once|gpu|machine",
+            help="Start one process with all GPUs of one machine, a rank per GPU, or a process per machine. Default: once.",
+        ),
+    ] = "",
     grace: Annotated[float | None, option(help="Seconds between the stop signal and SIGKILL.")] = None,
     checkpoints: Annotated[
         str,
@@ -120,6 +126,8 @@ def run(
         if folder:
             _send(service, folder, request["jobs"][0]["program"])
         made = service.call("Submit", key=os.urandom(16).hex(), **request)
+        if made["layout"] and not launch:
+            say(f"{made['layout']}.")
         if detach:
             print(made["app"], flush=True)
             _hint(made)
@@ -313,10 +321,15 @@ def submit(
             made = service.call("SubmitFile", key=key, text=text, source=str(file), folder=folder, user=user)
             say_notes(made["notes"])
             for app in made["apps"]:
-                print(f"{app['app']} {app['name']}", flush=True)
+                _submitted(app["app"], app["name"], app["layout"])
         else:
             for app in _read_here(service, text, file, user):
-                print(f"{app.app} {app.name}", flush=True)
+                _submitted(app.app, app.name, app.layout)
+
+
+def _submitted(number: int, name: str, layout: str) -> None:
+    print(f"{number} {name}", flush=True)
+    say_notes([f"{name}: {layout}."] if layout else [])
 
 
 def _read_here(service: Service, text: str, file: Path, user: str) -> list[schema.SubmitReply]:

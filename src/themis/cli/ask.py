@@ -115,7 +115,10 @@ def show(
                 else:
                     dump({**found, "trials": trial_rows(trials)} if trials else found, output)
                 continue
-            print_lines([summary(found["app"], found.get("sentence", "")), _more(found["app"]) if verbose else ""])
+            layout = f"{found['layout']}." if found["layout"] else ""
+            print_lines(
+                [summary(found["app"], found.get("sentence", "")), layout, _more(found["app"]) if verbose else ""]
+            )
             runs = ", ".join(f"{run['tracker']} {run['run']}" for run in found["runs"])
             warning = found["app"]["warning"]
             print_lines([f"Warning: {warning}." if warning else "", f"Runs: {runs}." if runs else ""])

@@ -130,7 +130,7 @@ class _Script:
         tasks = self._value("ntasks", _count, "a number") or 1
         nodes = self._value("nodes", lambda t: _count(t.split("-")[-1]), "a number of machines") or 1
         gpus, kind = self._gpus(tasks, nodes)
-        out["gpus"], out["launch"] = gpus, "machine"
+        out["gpus"], out["launch"] = gpus, "machine" if nodes > 1 else "once"
         if kind:
             out["gpu_types"] = [kind]
         out |= self._resources(gpus, tasks, nodes)

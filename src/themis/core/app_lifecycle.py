@@ -72,6 +72,8 @@ def _fill_job(state: State, j: int, a: int, job: Job, target: float, total: floa
     t.loss_a[j], t.loss_b[j] = job.loss.a, job.loss.b
     t.synced[j] = t.since[j] = state.now
     t.until[j], t.locality[j], t.gpu_type[j] = np.inf, Locality.SLOT, 0
+    if job.one_machine and job.gpus_max > 1:
+        state.one_machine.add(j)
     regimes.set_target(state, j, target)
 
 
@@ -98,6 +100,7 @@ def finish_app(state: State, a: int, outcome: str) -> AppFinished:
         fairness_unit.left(state, a)
     _leave(state, a)
     state.at_once.pop(a, None)
+    state.one_machine.difference_update(state.app_jobs(a).tolist())
     jct = state.now - float(t.arrival[a])
     life = jct - float(t.away[a])
     contention, capacity = (float(x[0]) for x in state.averages(np.array([a])))

@@ -53,13 +53,18 @@ def left_over(
     if stale or not open_.any():
         return out
     taken.update(stays)
-    gangs = _starts(state, intent, offer, open_, taken)
-    if gangs:
-        end = ends.after(state.settings.container_s)
-        if end > state.now:
-            rest = copy(offer)
-            rest.free = open_
-            out += place(state, [gang._replace(until=end) for gang in gangs], rest)
+    end = ends.after(state.settings.container_s)
+    rest = copy(offer)
+    rest.free = open_
+    while end > state.now and (gangs := _starts(state, intent, offer, open_, taken)):
+        started = place(state, [gang._replace(until=end) for gang in gangs], rest)
+        out += started
+        if len(started) == len(gangs) or not state.one_machine:
+            break
+        # Some found no machine with room for all of it; others may have the GPUs.
+        for p in started:
+            open_[list(p.gpus)] = False
+        taken.update(gang.job for gang in gangs)
     return out
 
 

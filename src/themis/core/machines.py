@@ -160,7 +160,13 @@ class Machines:
         """Raise ClusterError if one of the app's jobs could never run on the machines known."""
         for job in app.jobs:
             usable = [t for t in self.gpu_types if not job.gpu_types or t in job.gpu_types]
-            room = int(self.machine_size[np.isin(self.machine_type, [self.gpu_types.index(t) for t in usable])].sum())
+            sizes = self.machine_size[np.isin(self.machine_type, [self.gpu_types.index(t) for t in usable])]
+            room, largest = int(sizes.sum()), int(sizes.max(initial=0))
+            if job.one_machine and largest < job.gpus_min <= room:
+                raise ClusterError(
+                    f"app {app.name!r}, job {job.name!r} is one process with {counted(job.gpus_min, 'GPU')}, and the largest "
+                    f"machine has {largest}. For a process on each GPU give launch: gpu; for torchrun, launch: machine."
+                )
             if room < job.gpus_min:
                 of_type = f" of type {' or '.join(job.gpu_types)}" if job.gpu_types else ""
                 raise ClusterError(

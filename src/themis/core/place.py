@@ -66,6 +66,8 @@ class _Placer:
         self.choosing: set[int] = set()
         """Apps with several jobs whose own schedulers choose the job that gets a gang."""
         self.out: list[Placed] = []
+        self.unplaced: list[WantedGang] = []
+        """Gangs for which no machine has room now."""
 
     def run(self, gangs: Sequence[WantedGang]) -> list[Placed]:
         jobs, apps = self.s.apps.one.jobs, self.s.apps.size
@@ -73,11 +75,99 @@ class _Placer:
         near = [gang for gang in gangs if gang.near]
         done = self._on_one_machine(near) if near else set[int]()
         gangs = [gang for gang in gangs if gang.job not in done] if done else gangs
+        if self.s.one_machine:
+            gangs = self._whole_first(gangs)
         rest = [gang for gang in gangs if not (self._stays(gang) if _named(gang) else self._renew(gang))]
         for gang in rest:
             if not (gang.gpus == 1 and gang.gpu_type != NONE and _named(gang) and self._one(gang)):
                 self._fresh(gang)
+        if self.unplaced:
+            self._reserve()
         return self.out
+
+    def _whole(self, gang: WantedGang) -> bool:
+        """True if the gang is one process, which has all its GPUs on one machine."""
+        return self._job_of(gang) in self.s.one_machine or gang.partner in self.s.one_machine
+
+    def _job_of(self, gang: WantedGang) -> int:
+        """The gang's job, or one that stands for those of its app."""
+        named = gang.job != NONE or not 0 <= gang.app < self.s.apps.size
+        return gang.job if named else self.s.apps.one.first_job[gang.app]
+
+    def _whole_first(self, gangs: Sequence[WantedGang]) -> list[WantedGang]:
+        """Place gangs that need one machine before the others take its GPUs in pieces; returns the others.
+
+        Policies plan without this limit. A gang that is moved out of the way is placed as if its answer named no machines.
+        """
+        s, rest, whole = self.s, list[WantedGang](), list[WantedGang]()
+        for gang in gangs:
+            if gang.gpus == 1 or gang.extend or not self._whole(gang):
+                rest.append(gang)
+            elif gang.counts is not None and len(gang.counts) > 1:
+                whole.append(gang._replace(counts=None, gpu_type=s.type_of[gang.counts[0][0]]))
+            else:
+                whole.append(gang)
+        moves = [gang for gang in whole if not self._renew(gang)]
+        planned = [0] * len(s.machines)
+        for gang in (*rest, *moves):
+            stands = [(s.machine_of[g], 1) for g in s.job_gpus.get(gang.job, ()) if self.open[g]]
+            for n, c in stands or gang.counts or ():
+                planned[n] += c
+        for gang in sorted(moves, key=lambda gang: (gang.counts is None, -gang.gpus)):
+            if gang.counts is None and (found := self._machine_for(gang, planned)) is not None:
+                gang = gang._replace(counts=(found,), gpus=found[1])
+            before = len(self.out)
+            if gang.counts is not None:
+                self._fresh(gang)
+            if len(self.out) == before:
+                self.unplaced.append(gang)
+        return [
+            gang._replace(counts=None, gpu_type=s.type_of[gang.counts[0][0]])
+            if gang.counts and not gang.extend and any(self.room_of[n] < c for n, c in gang.counts)
+            else gang
+            for gang in rest
+        ]
+
+    def _machine_for(self, gang: WantedGang, planned: Sequence[int]) -> tuple[int, int] | None:
+        """The machine for the whole gang where it displaces fewest GPUs of others, the fullest of these, and its GPUs there.
+
+        An elastic gang that fits nowhere takes fewer GPUs, as many as one machine has.
+        """
+        room, usable = self.room_of, self._usable(gang)
+        gpus = min(gang.gpus, max((room[n] for n in usable), default=0))
+        if gpus < gang.gpus and gpus < self.s.jobs.one.gpus_min[self._job_of(gang)]:
+            return None
+        fits = [n for n in usable if room[n] >= gpus]
+        return min(fits, key=lambda n: (max(gpus - room[n] + planned[n], 0), room[n])), gpus
+
+    def _usable(self, gang: WantedGang) -> list[int]:
+        s = self.s
+        if gang.gpu_type != NONE:
+            return list(s.machines_of[gang.gpu_type])
+        types: list[int] = np.flatnonzero(s.allowed(np.array([self._job_of(gang)]))[0]).tolist()
+        return sorted(n for k in types for n in s.machines_of[k])
+
+    def _reserve(self) -> None:
+        """Have leases on one machine end together with the last that runs there, for each gang that found no machine.
+
+        Else gangs that end one after the other would be followed by others, and the machine never be free as a whole.
+        """
+        s, until, by = self.s, self.s.jobs.one.until, self.offer.by + EPS
+        ends: dict[int, float] = {}
+        for j, gpus in s.job_gpus.items():
+            if until[j] > by:
+                for n in {s.machine_of[g] for g in gpus}:
+                    ends[n] = max(ends.get(n, 0.0), until[j])
+        for gang in self.unplaced:
+            free = {n: ends[n] for n in self._usable(gang) if n in ends and s.machine_size[n] >= gang.gpus}
+            if not free:
+                continue
+            best = min(free, key=lambda n: (free[n], n))
+            end = ends.pop(best)
+            self.out = [
+                p._replace(until=min(p.until, end)) if any(s.machine_of[g] == best for g in p.gpus) else p
+                for p in self.out
+            ]
 
     def _on_one_machine(self, near: Sequence[WantedGang]) -> set[int]:
         """Gangs that are owed time on one machine: as many as fit, those first that are owed most. Returns the jobs placed.
@@ -206,6 +296,10 @@ class _Placer:
         if job in self.taken or not self.offer.may_run(job) or gang.partner in self.taken:
             return
         gpus = [g for n, c in counts for g in pick_gpus(self._free(n), self.s.slot_of, c)]
+        if self.s.one_machine and job in self.s.one_machine:
+            stands = self.s.job_gpus.get(job, ()) if gang.extend else ()
+            if len({n for n, _ in counts} | {self.s.machine_of[g] for g in stands}) > 1:
+                return
         if gang.extend:
             if job not in self.s.job_gpus or self.s.jobs.until[job] <= self.offer.by + EPS:
                 return  # it lost its GPUs since the answer was asked for

@@ -89,6 +89,8 @@ class State(Machines):
     quarantined_machines: set[int] = kept(set)
     delayed: set[int] = kept(set)
     """Jobs that wait after a failure."""
+    one_machine: set[int] = kept(set)
+    """Jobs of active apps whose gangs must lie on one machine, and have more than one GPU."""
     restricted: bool = kept(bool)
     """True if any job ever named the GPU types that it may use."""
     changing: bool = kept(bool)

@@ -46,7 +46,7 @@ def uncontested(s: State, pace: Cadence, offer: FreeGpus) -> Solved | None:
     for j in waiting:
         types: list[int] = np.flatnonzero(s.allowed(np.array([j]))[0]).tolist()
         found = narrowest_of_types(room, s.machine_rack, s.machine_type, t.one.gpus_min[j], types)
-        if found is None:
+        if found is None or (len(found[0]) > 1 and j in s.one_machine):
             return None
         new.append((t.one.app[j], found[0]))
         for n, c in found[0]:

@@ -25,6 +25,8 @@ def validate(state: State) -> None:
         _check(bool(state.gpu_there[gpus].all()), f"job {j} holds GPUs that their machine has no more")
         _check(len(np.unique(state.machine_type[state.gpu_machine[gpus]])) == 1, f"job {j} mixes GPU types")
         _check(bool(a.active[t.app[j]]), f"job {j} runs but its app has ended")
+        on = np.unique(state.gpu_machine[gpus])
+        _check(len(on) == 1 or j not in state.one_machine, f"job {j} is one process and holds GPUs of machines {on}")
     both = (state.gpu_job != NONE).all(axis=1)
     for first, second in np.unique(state.gpu_job[both], axis=0).tolist():
         _check(

@@ -84,6 +84,7 @@ def build(
             dynamic=spec.dynamic,
             gpus_min=spec.gpus_min,
             gpus_max=spec.gpus_max,
+            one_machine=spec.launch == "once",
         )
         for trial in spec.trials
     )

@@ -233,7 +233,7 @@ def stop_signal(value: object) -> str:
 
 
 def launch(value: object) -> str:
-    """One rank per GPU, or one process per machine."""
+    """One process, one rank per GPU, or one process per machine."""
     if value not in LAUNCHES:
         raise Unreadable(f"one of {', '.join(LAUNCHES)}")
     return str(value)

@@ -95,7 +95,7 @@ class Submission:
     memory: int = 0
     workdir: str
     env: Mapping[str, str]
-    launch: str = "gpu"
+    launch: str = "once"
     grace_s: Seconds = 60.0
     stop_signal: str = "SIGTERM"
     checkpoint_dir: str = ""

@@ -69,7 +69,9 @@ class JobText(Written):
     )
     sweep: Any = Field(default=None, description="hyper-parameter search, see below (none)")
     launch: Annotated[str, reads(readers.launch)] = Field(
-        default="gpu", description="`gpu` starts one process per GPU, `machine` one per machine, for torchrun (gpu)"
+        default="once",
+        description="`once` starts one process that has all GPUs, on one machine; `gpu` a rank on each GPU, `machine` a process on "
+        "each machine, for torchrun on several (once)",
     )
     grace: Annotated[float, reads(readers.zero_or_more)] = Field(
         default=60.0, description="time between the stop signal and SIGKILL, to save a checkpoint (60s)"

@@ -52,6 +52,7 @@ class Job:
     ----------
     regimes : of a dynamic job whose program decides by itself, what truly happens in a simulation, or first batch size
         and number of epochs: the scheduler reads no more of it than that.
+    one_machine : its gang is one process, so all GPUs are of one machine.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Job:
     """Types that it may use; empty means any."""
     loss: LossCurve = LossCurve()
     dynamic: Dynamic | None = None
+    one_machine: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.gpus_min <= self.gpus_max:

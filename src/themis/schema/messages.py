@@ -220,7 +220,9 @@ class Program(Request):
     argv: list[str] = []  # no shell
     cwd: str = ""  # absolute
     env: dict[str, str] = {}
-    launch: str = ""  # gpu (default): a rank for each GPU; machine: one for each machine
+    launch: str = (
+        ""  # once (default): one process, on one machine; gpu: a rank for each GPU; machine: one for each machine
+    )
     grace_s: Real | None = None
     stop_signal: str = ""  # SIGTERM by default
     checkpoint_dir: str = ""
@@ -340,6 +342,7 @@ class SubmitRequest(Request):
 class SubmitReply(Message):
     app: int = 0
     name: str = ""  # with a number added where the name was taken
+    layout: str = ""  # how a gang of several GPUs runs, such as "1 process, 4 GPUs (ranks: --launch gpu, or torchrun)"
 
 
 class JobFile(Request):
@@ -472,6 +475,7 @@ class ShowReply(Message):
     runs: list[RunId] = []  # in MLflow and Weights & Biases
     sweep: bool = False  # its jobs have parameters: `Trials` has more
     sentence: str = ""  # why it does not run (more) now, as `Why` says it; empty if it has ended
+    layout: str = ""  # how its gangs run, as in SubmitReply; empty for one GPU
 
 
 class Trial(Message):

@@ -37,7 +37,7 @@ def request(
         raise InputError(f"hours is {hours}, expected more than 0: the time that each needs on one GPU.")
     low, high = (gpus, gpus) if isinstance(gpus, int) else gpus
     fields = set(schema.Program.model_fields)
-    program = {"launch": "machine"} | {key: value for key, value in more.items() if key in fields}
+    program = {key: value for key, value in more.items() if key in fields}
     rest = {key: value for key, value in more.items() if key not in fields}
     unknown = sorted(rest.keys() - set(schema.SubmitRequest.model_fields))
     if unknown:

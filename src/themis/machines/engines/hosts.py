@@ -113,7 +113,7 @@ def task_specs(
     where: dict[int, list[int]] = {}
     for n, i in sorted(places[gpu] for gpu in grant.gpus):
         where.setdefault(n, []).append(i)
-    per_machine = program.launch == "machine"
+    per_machine = program.launch != "gpu"
     ranks, specs = 0, {}
     for position, (n, local) in enumerate(where.items()):
         count = 1 if per_machine else len(local)

@@ -23,7 +23,7 @@ DISK = "disk_quota"
 """Cause of an end where the gang filled a disk, or its user has more there than the quota."""
 MEMORY = "memory"
 """Cause of an end where the gang exceeded the memory that its job asked for."""
-LAUNCHES = ("gpu", "machine")
+LAUNCHES = ("once", "gpu", "machine")
 STOP_SIGNALS = frozenset(signal.Signals.__members__) - {"SIGKILL", "SIGSTOP"}
 """Names of the signals that a program can handle."""
 
@@ -64,6 +64,17 @@ def check_outputs(paths: Sequence[str]) -> None:
         raise InputError(f"outputs has {len(paths)} paths, expected at most {MOST_OUTPUTS}; name folders.")
 
 
+def layout(launch: str, least: int, most: int) -> str:
+    """How a gang of so many GPUs runs, in words; empty for one GPU."""
+    gpus = f"{least} GPUs" if least == most else f"{least} to {most} GPUs"
+    words = {
+        "once": f"1 process, {gpus} (ranks: --launch gpu, or torchrun)",
+        "gpu": f"{gpus}, a rank on each",
+        "machine": f"{gpus}, a process on each machine",
+    }
+    return words[launch] if most > 1 else ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """The command of a job, and how it wants to be started and stopped.
@@ -73,7 +84,8 @@ class Program:
     argv : program and arguments, no shell. ``cwd`` : absolute folder to run in.
     env : variables in addition to those that every rank gets (``docs/training.md``); ``SLURM_*`` names are left out.
     user : the submitter's system user, for agents that run as root.
-    launch : ``gpu`` starts one rank a GPU, ``machine`` one process a machine (torchrun starts its own ranks).
+    launch : ``once`` starts one process, whose job is ``one_machine``; ``gpu`` one rank a GPU, ``machine`` one process a machine
+        (torchrun starts its own ranks).
     grace_s : seconds from ``stop_signal`` to SIGKILL.
     checkpoint_dir : where it saves, on every machine; empty for a folder that the executor chooses.
     own_steps : its app's work is counted in the steps that the program counts. If not, because work was estimated as

@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -74,6 +75,7 @@ MOST_ROWS = 1000
 
 Row = tuple[int, float, str, str]
 """A record: number, time, kind, line."""
+FAILED_RANK = re.compile(r"rank (\d{1,9}): ")
 MOST_LAST, LAST_LINES, LAST_BYTES = 3, 10, 8 << 10
 """Failed jobs of which ``Show`` gives the end of the output: at most these lines and bytes of each."""
 NEVER = threading.Event()
@@ -258,7 +260,10 @@ class Api:
                     attempt.message = ""
             return found
         for job in [job for job in found.jobs if job.outcome == "failed"][:MOST_LAST]:
-            job.last_lines.extend(last_lines(self._files(job.id, schema.LogsRequest())))
+            # The rank that failed first has the cause.
+            failed = FAILED_RANK.match(job.attempts[-1].message) if job.attempts else None
+            rank = int(failed[1]) if failed else 0
+            job.last_lines.extend(last_lines(self._files(job.id, schema.LogsRequest(rank=rank))))
         return found
 
     def Trials(self, request: schema.AppRef) -> schema.TrialsReply:

@@ -22,6 +22,7 @@ from themis.model.workload import App, Bag, CurveStopping, Halving, Hyperband, J
 from themis.schema import messages as schema
 from themis.schema.wire import changed
 from themis.service.api.access import NAME, WORDS, Caller, Forbidden
+from themis.service.api.views import layout_of
 from themis.service.engine.arbiter import Arbiter
 from themis.service.engine.config import Config
 from themis.service.engine.housekeeping import unmet, verdict_of
@@ -61,11 +62,11 @@ def submit(arbiter: Arbiter, request: schema.SubmitRequest, caller: Caller | Non
     # Each user has keys of their own: another user's key does not find an app.
     key = f"{request.user}/{request.key}" if request.key else ""
     if key and (known := arbiter.journal.apps("key = ?", key)):
-        return schema.SubmitReply(app=known[0].app, name=known[0].name)
+        return schema.SubmitReply(app=known[0].app, name=known[0].name, layout=layout_of(arbiter.state, known[0]))
     config, state, now = arbiter.config, arbiter.state, arbiter.instant
     _check_room(arbiter, request.user)
     retries = limits.RETRIES.check(request.retries) if request.retries is not None else config.retries
-    app = read_app(request, now, arbiter.config, int(state.machine_size.sum()))
+    app = read_app(request, now, arbiter.config, int(state.machine_size.sum()), int(state.machine_size.max(initial=0)))
     app = replace(app, name=_free_name(app.name, arbiter.journal.has_app))
     profile = None
     if request.profile is not None:
@@ -99,7 +100,7 @@ def submit(arbiter: Arbiter, request: schema.SubmitRequest, caller: Caller | Non
     assumed = Assumptions(arbiter.book).of(app, state.gpu_types)
     estimated = alone(arbiter.book, app, state.machines)
     arbiter.enter(app, entry, AppSubmitted(app=app, weight=weight, assumed=assumed, alone=estimated))
-    return schema.SubmitReply(app=number, name=app.name)
+    return schema.SubmitReply(app=number, name=app.name, layout=layout_of(state, entry))
 
 
 def _signed(request: schema.SubmitRequest, caller: Caller) -> schema.SubmitRequest:
@@ -116,8 +117,8 @@ def _signed(request: schema.SubmitRequest, caller: Caller) -> schema.SubmitReque
     return out
 
 
-def read_app(request: schema.SubmitRequest, now: Seconds, config: Config, gpus: int) -> App:
-    """The app of a submission that arrives now; gangs grow to at most ``gpus``."""
+def read_app(request: schema.SubmitRequest, now: Seconds, config: Config, gpus: int, largest: int) -> App:
+    """The app of a submission that arrives now; gangs grow to at most ``gpus``, one process to ``largest``, of one machine."""
     for what, name in (("app", request.name), ("user", request.user)):
         if not NAME.fullmatch(name):
             raise InputError(f"the name of the {what} is {name[:100]!r}, expected {WORDS}.")
@@ -134,7 +135,7 @@ def read_app(request: schema.SubmitRequest, now: Seconds, config: Config, gpus: 
         name=request.name,
         user=request.user,
         arrival=now,
-        jobs=tuple(_job(job, gpus) for job in request.jobs),
+        jobs=tuple(_job(job, largest if _launch(job) == "once" else gpus) for job in request.jobs),
         tuner=_tuner(request),
         weight=weight,
         deadline=deadline,
@@ -269,6 +270,10 @@ def _free_name(name: str, taken: Callable[[str], bool]) -> str:
     return numbered(high)
 
 
+def _launch(job: schema.Job) -> str:
+    return job.program.launch or "once"
+
+
 def _job(job: schema.Job, gpus: int) -> Job:
     name = job.name or "job"
     if not NAME.fullmatch(name):
@@ -296,6 +301,7 @@ def _job(job: schema.Job, gpus: int) -> Job:
         step_scale=scale,
         gpu_types=tuple(job.gpu_types),
         dynamic=_dynamic(name, job.dynamic) if job.dynamic is not None else None,
+        one_machine=_launch(job) == "once",
     )
 
 
@@ -384,7 +390,7 @@ def _program(job: schema.Job, user: str, config: Config) -> Program:
         cwd=p.cwd or "/",
         env=dict(p.env),
         user="" if config.single_trust else user,
-        launch=p.launch or "gpu",
+        launch=_launch(job),
         grace_s=grace_s,
         stop_signal=p.stop_signal or "SIGTERM",
         checkpoint_dir=p.checkpoint_dir,

@@ -11,7 +11,7 @@ from themis.core.state import State
 from themis.core.tables import OUTCOMES, Status
 from themis.errors import InputError, UnknownName
 from themis.fairness.finish_time import FinishTime, Form
-from themis.machines.engines.program import Program
+from themis.machines.engines.program import Program, layout
 from themis.model.units import NONE, Bool, Float, Int, Seconds
 from themis.schema import messages as schema
 from themis.service.api import reasons, wait_reasons
@@ -197,6 +197,12 @@ def apps(arbiter: Arbiter, request: schema.AppsRequest) -> schema.AppsReply:
     return schema.AppsReply(apps=[app_row(arbiter, now, entry, rho, left_out) for entry in entries])
 
 
+def layout_of(s: State, entry: Entry) -> str:
+    """How the gangs of an app run, by its first job; empty for one GPU."""
+    first = s.apps.first_job[entry.app]
+    return layout(entry.programs[0].launch, int(s.jobs.gpus_min[first]), int(s.jobs.gpus_max[first]))
+
+
 def show(arbiter: Arbiter, ref: str) -> schema.ShowReply:
     """An app, its jobs, their attempts."""
     s, a = state_now(arbiter), find_app(arbiter, ref)
@@ -224,7 +230,14 @@ def show(arbiter: Arbiter, ref: str) -> schema.ShowReply:
     sweep = "THEMIS_PARAMS" in entry.programs[0].env
     sentence = "" if entry.ended is not None else reasons.reason(arbiter.engine, arbiter.epoch, a, s).sentence
     row = app_row(arbiter, s, entry, rho_now(s))
-    return schema.ShowReply(app=row, jobs=list(rows.values()), runs=run_ids(arbiter, a), sweep=sweep, sentence=sentence)
+    return schema.ShowReply(
+        app=row,
+        jobs=list(rows.values()),
+        runs=run_ids(arbiter, a),
+        sweep=sweep,
+        sentence=sentence,
+        layout=layout_of(s, entry),
+    )
 
 
 def _job_row(arbiter: Arbiter, s: State, j: int, program: Program, ran: Seconds) -> schema.JobInfo:
