@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo simulate test test-all quick lint docs bench soak reproduce-themis reproduce-pollux reproduce-tuning reproduce-gavel reproduce-fidelity reproduce-forecast reproduce-curves \
+.PHONY: help demo simulate test test-all quick lint docs bench soak reproduce-themis reproduce-pollux reproduce-tuning reproduce-gavel reproduce-testbed reproduce-fidelity reproduce-forecast reproduce-curves \
 	reproduce-shockwave reproduce-fair-finish clean
 
 VENV := .venv
@@ -101,6 +101,9 @@ reproduce-pollux: $(VENV)/.installed ## Tiresias on Pollux' workloads compared w
 
 reproduce-fair-finish: $(VENV)/.installed ## fair_finish compared with its rivals, 20 paired seeds: docs/reproduction/fair-finish.md (minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python reproduction/fair_finish.py
+
+reproduce-testbed: $(VENV)/.installed ## Jobs of each paper as real processes, next to their simulations: docs/reproduction/testbed.md (an hour)
+	$(BIN)/python reproduction/testbed.py
 
 reproduce-fidelity: $(VENV)/.installed ## One workload live and simulated, what-ifs and what then happened: docs/reproduction/fidelity.md (an hour)
 	$(BIN)/python reproduction/fidelity.py

@@ -8,6 +8,7 @@ import pytest
 from daemon import QUICK, daemon
 
 from themis.cli.start import main
+from themis.report.metrics import metrics_of
 
 TRACE = "app,user,submit_s,gpus,duration_s,model\na,ada,0,1,40,ResNet50\nb,ben,20,2,60,VGG16\n"
 
@@ -33,6 +34,16 @@ def test_a_trace_runs_as_real_jobs_at_its_scale_and_the_same_command_submits_not
         main(line)
         assert capsys.readouterr().out == "0 a\n1 b\n"
         assert len(client.history()) == 2
+    main(["report", str(tmp_path / "home"), "-o", str(tmp_path / "out"), "--figure-format", "svg"])
+    said = capsys.readouterr().out
+    assert "completion time live over simulated" in said
+    assert "median of 2 apps" in said
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names >= {"report.html", "live-over-simulated.svg", "rho-reference.svg", "jct.svg", "gpu-use.svg"}
+    both = [metrics_of(tmp_path / "out" / name) for name in ("home.jsonl", "home-simulated.jsonl")]
+    assert [run.simulated for run in both] == [False, True]
+    for live, simulated in zip(both[0].apps, both[1].apps):
+        assert live.jct == pytest.approx(simulated.jct, abs=1.5)
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,7 @@ VERBS: Mapping[str, tuple[str, str, str]] = {
     "audit": ("user", "audit", SERVICE),
     "simulate": ("simulate", "simulate", LOGS),
     "compare": ("report", "compare", LOGS),
+    "report": ("live_report", "report", LOGS),
     "replay": ("replay_verb", "replay", LOGS),
     "explain": ("replay_verb", "explain", LOGS),
     "policies": ("lists", "policies", LOGS),
