@@ -83,8 +83,8 @@ def simulation_of(home: Path) -> Simulation:
     )
 
 
+def _stand_in(entry: Entry, job: int) -> Mapping[str, Any]:
     """Work and true speeds by a stand-in's command; empty for other programs."""
-    """What a stand-in's command says; empty for other programs."""
     argv: Sequence[str] = entry.programs[job].argv
     return json.loads(argv[-1]) if tuple(argv[1:3]) == ("-m", "themis.train.paced") else {}
 
