@@ -107,6 +107,7 @@ QUICK = {
     "bench_intervals": (["--quick"], 24),
     "bench_optimize": (["--repeats", "1"], 5),
     "bench_shockwave": (["--quick"], 3),
+    "bench_transaction": (["--quick"], 1),
     "bench_core": (["--kind", "rigid", "--sizes", "200", "--policies", "themis,drf"], 3),
 }
 """Arguments of quick forms, and the least number of rows that each prints: 20 CPU s in all."""

@@ -5,6 +5,7 @@ Pure functions; the core applies them where the settings say so (``core.contenti
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections.abc import Sequence
 
 import numpy as np
@@ -71,9 +72,10 @@ def spread(
     for i in range(1, slots + 1):
         slot = now + i * gap_s
         while at < len(out) and out[at] <= slot + EPS:
-            ends.append(out[at])  # it ends early already
+            insort(ends, out[at])  # it ends early already
             at += 1
-        if any(slot - gap_s + EPS < end <= slot + EPS for end in ends):
+        first = bisect_right(ends, slot - gap_s + EPS)
+        if first < len(ends) and ends[first] <= slot + EPS:
             continue
         if at == len(out):
             break
