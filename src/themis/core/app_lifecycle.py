@@ -169,7 +169,7 @@ def _leave(state: State, a: int) -> None:
     """The app contends no more."""
     t = state.apps
     state.weight_in_system -= float(t.weight[a])
-    if not (t.active[: t.size] > t.held[: t.size]).any():
+    if t.held[state.active_apps()].all():
         state.weight_in_system = 0.0
     if state.between != "apps":
         fairness_unit.reweigh(state)

@@ -31,7 +31,7 @@ def set_unit(state: State, event: FairnessSet) -> None:
     reweigh(state)
     t = state.apps
     state.accounts = {}
-    for a in np.flatnonzero(t.active[: t.size] == 1).tolist():
+    for a in state.active_apps().tolist():
         joined(state, a)
         since, weight, capacity, before = state.accounts[int(t.user[a])]
         had = float(t.attained[a] + t.leased[a] * (state.now - t.since[a]))
@@ -42,7 +42,7 @@ def set_weights(state: State, event: UserWeightsSet) -> None:
     """The apps of these users that are not over have other weights from now on."""
     t, weights = state.apps, dict(event.users)
     users = {state.users[name]: weight for name, weight in weights.items() if name in state.users}
-    for a in np.flatnonzero(t.active[: t.size] == 1).tolist():
+    for a in state.active_apps().tolist():
         weight = users.get(int(t.user[a]))
         if weight is None:
             continue
@@ -58,9 +58,8 @@ def set_weights(state: State, event: UserWeightsSet) -> None:
 def joined(state: State, a: int) -> None:
     """Account for an app's arrival: a user's account opens with the first app and closes with the last one."""
     t, user = state.apps, int(state.apps.user[a])
-    others = (t.active[: t.size] == 1) & (t.user[: t.size] == user)
-    others[a] = False
-    if user not in state.accounts or not others.any():
+    others = state.active_apps()
+    if user not in state.accounts or not (t.user[others[others != a]] == user).any():
         state.accounts[user] = state.now, state.weight_integral, state.capacity_integral, 0.0
 
 
@@ -78,7 +77,7 @@ def balance(state: State, rows: Int) -> tuple[Float, Float, Float]:
     on. The user's present weight is taken to have held all along.
     """
     t, size = state.apps, max(len(state.users), 1)
-    active = np.flatnonzero(t.active[: t.size] == 1)
+    active = state.active_apps()
     had = t.attained[active] + t.leased[active] * (state.now - t.since[active])
     received: Float = np.bincount(t.user[active], weights=had, minlength=size).astype(np.float64)
     contend = active[t.held[active] == 0]
@@ -101,7 +100,8 @@ def groups_of(event: FairnessSet) -> dict[str, tuple[str, float]]:
 def reweigh(state: State) -> None:
     """Recompute the weights of active apps after arrivals, ends and holds. Weights of other apps stay unchanged."""
     t = state.apps
-    rows = np.flatnonzero((t.active[: t.size] == 1) & (t.held[: t.size] == 0))
+    rows = state.active_apps()
+    rows = rows[t.held[rows] == 0]
     new, old = effective(state, rows), t.weight[rows]
     at = np.flatnonzero(new != old)
     changed = rows[at]

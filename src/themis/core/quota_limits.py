@@ -63,7 +63,8 @@ def rooms(state: State, *, expired: bool = False) -> Int:
 def _held(state: State, expired: bool = False) -> Int:
     t = state.jobs
     held = np.zeros(max(len(state.users), 1), dtype=np.int64)
-    on = np.flatnonzero((t.status[: t.size] == Status.RUNNING) & (expired | (t.until[: t.size] > state.now + EPS)))
+    on = np.fromiter(state.job_gpus, dtype=np.int64, count=len(state.job_gpus))
+    on = on[expired | (t.until[on] > state.now + EPS)]
     np.add.at(held, state.apps.user[t.app[on]], t.gpus[on])
     return held
 

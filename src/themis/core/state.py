@@ -396,10 +396,19 @@ class State(Machines):
 
     def in_reference(self) -> Int:
         """Apps that are served in the reference, rising."""
-        t = self.apps
-        rows = self._apps_left.of(t, lambda rows: (t.active[rows] | t.in_reference[rows]) > 0)
-        out: Int = rows[t.in_reference[rows] == 1]
+        rows = self._unended_apps()
+        out: Int = rows[self.apps.in_reference[rows] == 1]
         return out
+
+    def active_apps(self) -> Int:
+        """Apps that have not ended, rising."""
+        rows = self._unended_apps()
+        out: Int = rows[self.apps.active[rows] == 1]
+        return out
+
+    def _unended_apps(self) -> Int:
+        t = self.apps
+        return self._apps_left.of(t, lambda rows: (t.active[rows] | t.in_reference[rows]) > 0)
 
     def ended_with(self, gpu_seconds: float) -> None:
         """An app ended that received this much."""
