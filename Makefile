@@ -87,7 +87,8 @@ reproduce-tuning: $(VENV)/.torch ## An Optuna and a Ray Tune sweep on one Ray cl
 reproduce-gavel: $(VENV)/.installed ## The Gavel paper's claims and traces, measured: docs/reproduction/gavel.md (an hour)
 	$(BIN)/python reproduction/gavel_osdi20.py
 
-reproduce-forecast: $(VENV)/.installed ## Forecasts of dynamic jobs against what they did: docs/reproduction/forecast.md (a minute)
+reproduce-forecast: $(VENV)/.installed ## Forecasts of ends and of dynamic jobs against what happened: docs/reproduction/declared-speeds.md, forecast.md (two minutes)
+	$(BIN)/python reproduction/declared_speeds.py
 	$(BIN)/python reproduction/forecast.py
 
 reproduce-curves: $(VENV)/.installed ## Curve stopping on seven families of curves: docs/reproduction/curves.md (four minutes)

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from themis.cli import ask, main
-from themis.cli.table_columns import STEPS, Reply, expected_now, span, steps_columns, why_now
+from themis.cli.table_columns import STEPS, Reply, steps_columns, why_now
 from themis.errors import InputError
-from themis.report.sentences import delivered
+from themis.report.sentences import delivered, span
 from themis.schema import messages as schema
 from themis.schema.wire import as_dict
 from themis.service.operations.service_settings import load
@@ -29,55 +29,48 @@ def test_a_duration_is_in_the_unit_that_reads_best(seconds: float, text: str) ->
     assert span(seconds) == text
 
 
-def story(starts: float | None, ends: float | None, half: float | None = None) -> dict[str, Any]:
-    expected: dict[str, float | None] = {"starts": starts, "ends": ends}
-    for name, value in (("starts", starts), ("ends", ends)):
-        expected[f"{name}_low"] = None if half is None or value is None else value - half
-        expected[f"{name}_high"] = None if half is None or value is None else value + half
-    return {"arrival": 1000.0, "expected": expected}
-
-
-def test_a_forecast_that_cannot_be_right_is_left_out() -> None:
-    assert expected_now(story(1060.0, 1267.0)) == [
-        "Expected to start 60 s after it was submitted (no interval yet).",
-        "Expected to end 4.5 min after it was submitted (no interval yet).",
-    ]
-    absurd = expected_now(story(None, 185069595176.0))
-    assert absurd == ["Cannot forecast its end yet: too few jobs have ended (no interval yet)."]
-    backwards = expected_now(story(1267.0, 1044.0))
-    assert [line.startswith("Cannot forecast") for line in backwards] == [True, True]
-    measured = expected_now(story(None, 1000.0 + 40 * 86400.0, half=86400.0))
-    assert measured == ["Expected to end 40.0 d after it was submitted (80 % interval 39.0 d to 41.0 d)."]
-
-
-def test_why_gives_one_estimate_of_the_start(
+def test_why_prints_its_estimate_before_it_asks_for_simulations(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Simulations expect GPUs at 09:00; that the start cannot be forecast would contradict it."""
-    later = {**story(1267.0, 1044.0), "steps": [], "jct": None, "entitled": 0.0, "received": 0.0, "missing": {}}
-    reply = schema.WhyReply(code="all_leased", sentence="all 8 GPUs are leased.", json=json.dumps(later))
+    """The first answer is quick; what simulations add is printed after it, and nothing twice."""
+    quick = schema.WhyReply(
+        code="all_leased",
+        sentence="all 8 GPUs are leased.",
+        expected_end=2e9,
+        end_low=2e9 - 60,
+        end_high=2e9 + 60,
+        sooner_s=720.0,
+    )
+    story = {"arrival": 0.0, "steps": [], "jct": None, "entitled": 0.0, "received": 0.0, "missing": {}}
+    whole = quick.model_copy(update={"story": json.dumps(story), "simulations": 9})
+    whole.start_earliest = whole.start_median = whole.start_latest = 1e9
+    before: list[str] = []
 
-    def printed() -> str:
-        service = SimpleNamespace(call=lambda method, app: as_dict(reply))
-        monkeypatch.setattr(ask, "service_of", lambda home: nullcontext(service))
-        main(["why", "urgent"])
-        return capsys.readouterr().out
+    def call(method: str, **fields: object) -> dict[str, Any]:
+        if fields.get("quick"):
+            return as_dict(quick)
+        before.append(capsys.readouterr().out)
+        return as_dict(whole)
 
-    assert "Cannot forecast its start" in printed()
-    reply.simulations, reply.start_earliest, reply.start_median, reply.start_latest = 9, 1e9, 1e9, 1e9
-    assert "Next GPUs expected at" in printed()
-    assert "forecast its start" not in printed()
-    assert "Cannot forecast its end" in printed()
-    measured = story(1060.0, 1267.0, half=10.0)
-    assert expected_now(measured, simulated=True) == expected_now(measured), "an interval is shown in any case"
+    monkeypatch.setattr(ask, "service_of", lambda home: nullcontext(SimpleNamespace(call=call)))
+    main(["why", "urgent"])
+    assert "12.0 min sooner than on its own share." in before[0]
+    after = capsys.readouterr().out
+    assert after.startswith("Next GPUs expected at")
+    assert "end" not in after, "one end in one answer"
+
+
+def test_the_end_of_unknown_work_is_unknown() -> None:
+    (_, line) = why_now(schema.WhyReply(code="running", sentence="x."))
+    assert line.startswith("When it ends is not known: its work was not given")
 
 
 def test_the_only_app_is_not_ranked() -> None:
     alone = schema.WhyReply(code="partly_running", sentence="it runs.", position=1, of=1, rho=1.35)
     assert why_now(alone)[1] == "It is the only app that wants GPUs."
-    assert why_now(alone, verbose=True)[2] == "It is the only app that wants GPUs, 1.35x of fair share."
+    assert why_now(alone, verbose=True)[2] == "It is the only app that wants GPUs, rho 1.35."
     worst = Reply.of({"code": "all_leased", "sentence": "x.", "of": 1, "position": 1, "rho": "Infinity"})
-    assert why_now(worst, verbose=True)[2] == "It is the only app that wants GPUs, infx of fair share."
+    assert why_now(worst, verbose=True)[2] == "It is the only app that wants GPUs, rho inf."
     second = schema.WhyReply(code="all_leased", sentence="x.", position=2, of=3, rho=math.nan)
     assert why_now(second)[1].startswith("Position 2 of 3 apps that want GPUs (apps without GPUs first")
 

@@ -117,12 +117,16 @@ def test_progress_is_shown_only_where_programs_report_steps() -> None:
     guessed = {**APP, "state": "running", "steps_known": False, "elapsed_s": 723.0, "walltime_s": 7200.0}
     assert (APPS["time"](guessed), APPS["progress"](guessed)) == ("12:03", "of 2:00:00")
     assert APPS["progress"]({**guessed, "steps_known": True}) == "54%"
-    assert JOBS["steps"]({**JOB, "steps_known": False}) == ""
+    assert JOBS["steps"]({**JOB, "steps": None}) == ""
 
 
-def test_fairness_is_shown_as_a_multiple_of_the_fair_share_with_verbose_only() -> None:
-    assert not any("rho" in name or "share" in name for name in APPS)
-    assert ALL_APPS["of fair share"](APP) == "1.34x"
+def test_fairness_is_one_number_in_words_and_symbols_come_with_verbose() -> None:
+    assert not any("rho" in name for name in (*APPS, *SHARES))
+    row = {**APP, "sooner_s": 720.0}
+    assert APPS["vs own share"](row) == "12.0 min sooner"
+    assert APPS["vs own share"]({**APP, "sooner_s": -30.0}) == "30 s later"
+    assert SHARES["vs own share"]({"sooner_worst_s": 1.0}) == "the same"
+    assert ALL_APPS["rho"](APP) == "1.34"
 
 
 def test_why_begins_with_the_plain_sentence_and_has_figures_with_verbose() -> None:
@@ -144,8 +148,8 @@ def test_why_begins_with_the_plain_sentence_and_has_figures_with_verbose() -> No
     assert not any("rho" in line or "all_leased" in line or "1.25" in line for line in plain)
     verbose = why_now(found, verbose=True)
     assert verbose[1] == "Reason code: all_leased."
-    assert verbose[2].endswith(", 1.25x of fair share.")
-    assert "  ahead: app 1, a of bob, 2.50x of fair share" in verbose
+    assert verbose[2].endswith(", rho 1.25.")
+    assert "  ahead: app 1, a of bob, rho 2.50" in verbose
     assert why_now(schema.WhyReply(code="partly_running", sentence="x."))[0] == "running: x."
 
 

@@ -14,7 +14,7 @@ from test_fairness_over_time import api_of
 from themis.cli.table_columns import why_now
 from themis.model.log import read_log
 from themis.report.metrics import Fold
-from themis.report.reference_finish import Reference
+from themis.report.outlook import ExpectedTimes
 from themis.schema import messages as schema
 from themis.service.api import own_share
 from themis.service.engine import state_snapshots
@@ -33,13 +33,13 @@ def lent(tmp_path: Path) -> Iterator[World]:
         yield w
 
 
-def reported(tmp_path: Path) -> Reference:
+def reported(tmp_path: Path) -> Fold:
     """By the journal as it is, from the start."""
     log, fold = tmp_path / "whole.jsonl", Fold()
     export(tmp_path / "journal.db", log)
     for time, record in read_log(log):
         fold.add(time, record)
-    return fold.reference
+    return fold
 
 
 def test_share_has_the_references_of_the_report(lent: World, tmp_path: Path) -> None:
@@ -47,10 +47,13 @@ def test_share_has_the_references_of_the_report(lent: World, tmp_path: Path) -> 
     for _ in range(3):
         rows = {row.user: row for row in api.Share(schema.UsersRequest()).users}
         at = lent.ask(api._present)
-        lasted = reported(tmp_path).lasted()
+        fold = reported(tmp_path)
+        lasted = fold.reference.lasted()
         assert rows.keys() == {"ann", "bob", "eve"}
         for a, user in at.users.items():
-            assert rows[user].rho_reference_worst == pytest.approx(at.lives[a] / lasted[a], rel=1e-3)
+            life = fold.outlook.of(a, at.now).ends - fold.reference.apps[a].arrival
+            assert rows[user].rho_reference_worst == pytest.approx(life / lasted[a], rel=1e-3)
+            assert rows[user].sooner_worst_s == pytest.approx(lasted[a] - life, abs=1e-3 * life)
             assert rows[user].rho_reference_median == rows[user].rho_reference_worst
             assert rows[user].rho_attainable_worst <= rows[user].rho_reference_worst
         run_for(lent, HOUR / 20)
@@ -58,9 +61,10 @@ def test_share_has_the_references_of_the_report(lent: World, tmp_path: Path) -> 
 
 def test_why_says_what_an_app_lent_and_when_it_gets_that_back(lent: World, tmp_path: Path) -> None:
     api = api_of(lent, tmp_path)
-    replies = {name: api.Why(schema.AppRef(app=name)) for name in ("first", "second", "third")}
+    replies = {name: api.Why(schema.WhyRequest(app=name)) for name in ("first", "second", "third")}
     now = lent.ask(lambda a: a.now())
-    got, reference = reported(tmp_path).received(now), reported(tmp_path)
+    reference = reported(tmp_path).reference
+    got = reference.received(now)
     for a, (name, reply) in enumerate(replies.items()):
         attained = lent.ask(lambda s, a=a: float(s.state.at(s.now()).apps_attained()[a]))
         assert reply.lent_gpu_hours * 3600 == pytest.approx(got[a] - attained, abs=0.02 * now)
@@ -69,24 +73,31 @@ def test_why_says_what_an_app_lent_and_when_it_gets_that_back(lent: World, tmp_p
         text = " ".join(why_now(reply, verbose=True))
         assert f"{abs(reply.lent_gpu_hours):.1f} GPU hours" in text or abs(reply.lent_gpu_hours) < 0.05, name
         assert "n its own share of the cluster it would end at" in text
+        assert reply.end_low <= reply.expected_end <= reply.end_high
+        assert reply.start_median is None or reply.start_median <= reply.expected_end
+        assert reply.sooner_s == pytest.approx(reply.reference_end - reply.expected_end)
         assert reply.lent_back is None or now < reply.lent_back <= reply.expected_end + 1e-6
     hours = [reply.lent_gpu_hours for reply in replies.values()]
     assert max(hours) > 0 > min(hours)
 
 
-def test_a_loan_comes_back_as_the_simulated_start_has_it(lent: World, tmp_path: Path) -> None:
-    """A forecast start that is after the end says nothing; simulations of the present state say when the app goes on."""
+def test_a_quick_answer_has_the_same_end_and_no_simulations(lent: World, tmp_path: Path) -> None:
     api = api_of(lent, tmp_path)
-    at, reference, epoch = lent.ask(api._present), reported(tmp_path), 1e9
-    app = next(a for a in at.had if float(reference.received(at.now)[a]) > at.had[a])
-    own = own_share.shares(reference, at)[app]
-    later = schema.WhyReply()
-    own_share.add_to_why(later, app, reference, at, own.ends + 60.0, own.ends, epoch)
-    assert later.lent_gpu_hours > 0
-    assert later.lent_back is None
-    simulated = schema.WhyReply(start_median=epoch + at.now + 10.0)
-    own_share.add_to_why(simulated, app, reference, at, own.ends + 60.0, own.ends, epoch)
-    assert at.now + 10.0 < simulated.lent_back - epoch <= own.ends
+    quick = api.Why(schema.WhyRequest(app="first", quick=True))
+    whole = api.Why(schema.WhyRequest(app="first"))
+    assert (quick.story, quick.simulations) == ("", 0)
+    assert quick.expected_end == pytest.approx(whole.expected_end, abs=1.0)
+    row = next(row for row in api.Apps(schema.AppsRequest()).apps if row.name == "first")
+    assert row.sooner_s == pytest.approx(quick.sooner_s, abs=1.0), "one number for one app"
+    assert row.rho == pytest.approx(quick.rho_reference, rel=1e-3)
+
+
+def test_a_start_by_simulations_is_never_after_the_end() -> None:
+    reply = schema.WhyReply(start_median=100.0 + 50.0, start_earliest=100.0 + 20.0)
+    forecast = ExpectedTimes(starts=5.0, ends=60.0, ends_low=30.0, ends_high=70.0)
+    refined = own_share._refined(reply, forecast, 40.0, 100.0)
+    assert refined.ends == 90.0
+    assert refined.ends_low <= refined.ends <= refined.ends_high
 
 
 def test_a_journal_without_its_beginning_has_no_references(lent: World, tmp_path: Path) -> None:
@@ -94,4 +105,4 @@ def test_a_journal_without_its_beginning_has_no_references(lent: World, tmp_path
         run_for(lent, HOUR / 20)
         lent.ask(lambda a: state_snapshots.maybe_take(a.engine, a.now(), 0.0, every=1))
     assert all(row.rho_reference_worst is None for row in api_of(lent, tmp_path).Share(schema.UsersRequest()).users)
-    assert api_of(lent, tmp_path).Why(schema.AppRef(app="first")).rho_reference is None
+    assert api_of(lent, tmp_path).Why(schema.WhyRequest(app="first")).rho_reference is None

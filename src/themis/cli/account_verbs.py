@@ -20,7 +20,6 @@ from themis.cli.table_columns import (
     again,
     clock,
     connect,
-    fair_share,
     known,
     no_formula,
     service_of,
@@ -297,7 +296,7 @@ PAST: Columns = {
 ALL_PAST: Columns = {
     **{title: PAST[title] for title in ("app", "name", "user", "state", "jobs")},
     "group": _plain("group"),
-    "of fair share": lambda r: fair_share(r["rho"]).partition(" ")[0] if known(r.get("rho")) else "",
+    "rho": lambda r: f"{float(r['rho']):.2f}" if known(r.get("rho")) else "",
     **ALL_HOURS,
     "submitted": _time("submitted"),
     "started": _time("started"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +18,7 @@ from themis.cli.table_columns import (
     JOBS,
     NODES,
     SHARES,
+    STATES,
     TRIALS,
     Reply,
     again,
@@ -35,13 +37,13 @@ from themis.cli.table_columns import (
     service_of,
     show_list,
     show_rows,
-    span,
     steps_columns,
     totals_of,
     trial_rows,
     why_now,
 )
 from themis.errors import InputError
+from themis.report.sentences import against_own_share, span
 
 NO_APPS = "No apps are waiting or running. Submit one with `themis run` or `themis submit`; `themis history` lists finished apps."
 
@@ -158,7 +160,8 @@ def summary(app: Mapping[str, Any], sentence: str = "") -> str:
     since = f" for {span(app['elapsed_s'])}" if running and app.get("elapsed_s") else ""
     reason = app["reason"] or (sentence.removesuffix(".") if app["state"] == "waiting" else "")
     why = f": {reason}" if reason else ""
-    return f"App {app['id']}, {app['name']}, of {app['user']}: {now}{since}{why}."
+    end = f"; it ends {against_own_share(float(app['sooner_s']))}" if running and known(app.get("sooner_s")) else ""
+    return f"App {app['id']}, {app['name']}, of {app['user']}: {now}{since}{why}{end}."
 
 
 def _more(app: Mapping[str, Any]) -> str:
@@ -184,15 +187,20 @@ def why(
     """
     with service_of(home) as service:
         for _ in again(watch, output, f"themis why {app}"):
+            if output != "table":
+                now = service.call("Why", app=app)
+                dump({"now": {k: v for k, v in now.items() if k != "json"}, **json.loads(now["json"])}, output)
+                continue
+            first = Reply.of(service.call("Why", app=app, quick=True))
+            lines = why_now(first, verbose=verbose)
+            print_lines(lines)
+            if not (verbose or STATES.get(first.code, "waiting") == "waiting"):
+                continue
+            sys.stdout.flush()
             now = service.call("Why", app=app)
             story = json.loads(now.pop("json"))
-            if output != "table":
-                dump({"now": now, **story}, output)
-                continue
-            found = Reply.of(now)
-            simulated = found.start_median is not None
-            now_and_later = (*why_now(found, verbose=verbose), *planned_now(story, simulated=simulated))
-            print_lines((*now_and_later, *delivered_now(story)))
+            refined = [line for line in why_now(Reply.of(now), verbose=verbose) if line not in lines]
+            print_lines((*refined, *planned_now(story), *delivered_now(story)))
             if verbose:
                 begin = story["arrival"]
                 steps = [{**step, "time": step["time"] - begin} for step in story["steps"]]
@@ -257,7 +265,8 @@ def share(
     """Show each user's share of the cluster and the fair share.
 
     "GPU hours" is what the user's active apps have received; "fair GPU hours" is what they would have received on the user's
-    own 1/N of the cluster. [cyan]--verbose[/cyan] adds finish times relative to the fair share.
+    own 1/N of the cluster; "vs own share" is the app that ends least sooner than on its own share. [cyan]--verbose[/cyan] adds
+    finish times over those on the own share.
 
     Example: [cyan]themis share --watch[/cyan]
     """

@@ -25,6 +25,7 @@ from themis.cli.options import (
 from themis.cli.output import print_json, say
 from themis.cli.terminal_table import lines_of, width_of_terminal
 from themis.errors import UnknownName, counted
+from themis.report.sentences import against_own_share, sooner
 
 if TYPE_CHECKING:
     from themis.client.client import Client
@@ -38,8 +39,6 @@ FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 """First characters of a cell that spreadsheets take for a formula."""
 WATCH_S = 2.0
 NO_NUMBER = "nan"
-FORECAST_S = 30 * 86400.0
-"""Seconds. A point forecast without an interval that is further ahead is not shown: speeds are not measured yet."""
 
 
 PATIENCE_S = 5.0
@@ -221,8 +220,8 @@ def clock(time: float) -> str:
 
 
 def fair_share(rho: float | str) -> str:
-    """``1.34x of fair share``: the finish time over that on a private 1/N of the cluster (rho); below 1 is earlier."""
-    return f"{float(rho):.2f}x of fair share"  # JSON spells infinity
+    """``rho 1.34``: finish-time fairness as the policy has it now, for ``--verbose``."""
+    return f"rho {float(rho):.2f}"  # JSON spells infinity
 
 
 def _time(name: str) -> Callable[[Any], object]:
@@ -248,8 +247,8 @@ def _plain(name: str) -> Callable[[Any], object]:
 
 
 WHO: Columns = {"app": _plain("id"), "name": _plain("name"), "user": _plain("user"), "state": _plain("state")}
-FAIRNESS: Columns = {"of fair share": lambda r: f"{float(r['rho']):.2f}x" if known(r.get("rho")) else ""}
-"""Finish-time fairness, rho: shown with ``--verbose``."""
+FAIRNESS: Columns = {"vs own share": lambda r: sooner(float(r["sooner_s"])) if known(r.get("sooner_s")) else ""}
+"""How much sooner an app ends, or ended, than on its own share of the cluster."""
 
 
 def _time_used(row: Any) -> str:
@@ -297,11 +296,12 @@ APPS: Columns = {
     "jobs": lambda r: f"{r['jobs_done']}/{r['jobs']}",
     "time": _time_used,
     "progress": _progress,
+    **FAIRNESS,
     "pending reason": _plain("waits"),
 }
 ALL_APPS: Columns = {
     **APPS,
-    **FAIRNESS,
+    "rho": _number("rho"),
     "GPU hours": _number("gpu_hours"),
     "submitted": _time("submitted"),
     "reason": _plain("reason"),
@@ -416,6 +416,7 @@ SHARES: Columns = {
     "fair share": _number("fair", ".0%"),
     "GPU hours": _number("gpu_hours"),
     "fair GPU hours": _number("private_gpu_hours"),
+    "vs own share": lambda r: sooner(float(r["sooner_worst_s"])) if known(r.get("sooner_worst_s")) else "",
 }
 ALL_SHARES: Columns = {
     **SHARES,
@@ -475,38 +476,49 @@ def why_now(found: Any, *, verbose: bool = False) -> list[str]:
         lines.append(
             f"Fair share: {found.fair:.0%} of the cluster (weight {found.weight:.3g}; shared between {found.between})."
         )
-    lines += _own_share(found, verbose=verbose)
-    if found.start_median is not None:
-        earliest = clock(found.start_earliest)
-        latest = clock(found.start_latest) if found.start_latest is not None else "much later"
-        # The output has a resolution of one second.
-        between = f", between {earliest} and {latest}" if earliest != latest else ""
+    return lines + _start(found) + _end(found, verbose=verbose)
+
+
+def _start(found: Any) -> list[str]:
+    """When it gets GPUs: by the forecast, or by simulations where they were made."""
+    if found.start_median is None:
+        return []
+    low, middle, high = found.start_earliest, found.start_median, found.start_latest
+    within = f", between {_clocks(low, middle)} and {_clocks(high, middle)}" if low and high and high - low >= 1 else ""
+    how = f" ({found.simulations} simulations without new arrivals)" if found.simulations else ""
+    return [f"Next GPUs expected at {clock(middle)}{within or (', or much later' if high is None else '')}{how}."]
+
+
+def _end(found: Any, *, verbose: bool) -> list[str]:
+    """When it ends, with the 80 % interval; how much sooner than on its own share; GPU time that it lent or borrowed."""
+    if found.code == "ended":
+        return []
+    if found.expected_end is None:
+        return ["When it ends is not known: its work was not given, and it reported none (docs/jobs.md#how-much-work-a-job-has)."]
+    low, high = _clocks(found.end_low, found.expected_end), _clocks(found.end_high, found.expected_end)
+    lines = [f"Expected to end at {clock(found.expected_end)} (80 %: {low} to {high})"]
+    if found.sooner_s is not None:
+        lines[0] += f", {against_own_share(float(found.sooner_s))}"
+    lines[0] += "."
+    hours = abs(found.lent_gpu_hours or 0.0)
+    if hours >= LENT:
+        lent = found.lent_gpu_hours > 0
+        text = f"It {'lent' if lent else 'borrowed'} {hours:.1f} GPU hours {'to' if lent else 'from'} other apps"
         lines.append(
-            f"Next GPUs expected at {clock(found.start_median)}{between} "
-            f"({found.simulations} simulations without new arrivals)."
+            text + (f"; it gets them back by {clock(found.lent_back)}." if found.lent_back is not None else ".")
+        )
+    if verbose and found.rho_reference is not None:
+        own = f"On its own share of the cluster it would end at {clock(found.reference_end)}: "
+        lines.append(
+            f"{own}rho_reference {float(found.rho_reference):.2f}, attainable {float(found.rho_attainable):.2f}."
         )
     return lines
 
 
-def _own_share(found: Any, *, verbose: bool) -> list[str]:
-    """GPU time that the app lent or borrowed, and its expected end, both now and on its own share."""
-    if found.rho_reference is None:
-        return []
-    text, hours = "", abs(found.lent_gpu_hours)
-    if hours >= LENT:
-        lent = found.lent_gpu_hours > 0
-        text = f"It {'lent' if lent else 'borrowed'} {hours:.1f} GPU hours {'to' if lent else 'from'} other apps"
-        text += f"; it gets them back by {clock(found.lent_back)}. " if found.lent_back is not None else ". "
-    if found.expected_end is not None:
-        text += (
-            f"It is expected to end at {clock(found.expected_end)}; on its own share of the cluster it would end at "
-        )
-    else:
-        text += "On its own share of the cluster it would end at "
-    text += f"{clock(found.reference_end)}."
-    if verbose:
-        text += f" rho_reference {float(found.rho_reference):.2f}, attainable {float(found.rho_attainable):.2f}."
-    return [text]
+def _clocks(time: float, near: float) -> str:
+    """A time of the same day as another one without its date."""
+    text, other = clock(time), clock(near)
+    return text[11:] if text[:10] == other[:10] else text
 
 
 def _position(found: Any, *, verbose: bool) -> list[str]:
@@ -539,49 +551,11 @@ def last_words(found: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def span(seconds: float) -> str:
-    """A duration in the unit that reads best: ``44 s``, ``4.5 min``, ``3.0 h``, ``12.0 d``; 0 or more."""
-    for limit, unit, size in ((120.0, "s", 1.0), (7200.0, "min", 60.0), (172800.0, "h", 3600.0)):
-        if seconds < limit:
-            return f"{seconds / size:.{0 if size == 1.0 else 1}f} {unit}"
-    return f"{seconds / 86400.0:.1f} d"
-
-
-def expected_now(story: Mapping[str, Any], *, simulated: bool = False) -> list[str]:
-    """Expected start and end of an active app, in seconds after its arrival; empty without a forecast.
-
-    ``simulated`` : the start from simulations is printed already, so the forecast start is shown only
-    if it has an interval.
-    A point forecast without an interval is not shown where it cannot be right: it is in the past, more than ``FORECAST_S``
-    ahead, or its end is before its start.
-    """
-    expected, out, since = story.get("expected") or {}, [], story["arrival"]
-    starts, ends = expected.get("starts"), expected.get("ends")
-    for name, verb in (("starts", "start"), ("ends", "end")):
-        if expected.get(name) is None or (name == "starts" and simulated and expected["starts_low"] is None):
-            continue
-        low, high, after = expected[f"{name}_low"], expected[f"{name}_high"], expected[name] - since
-        if low is not None:
-            within = f"80 % interval {span(low - since)} to {span(high - since)}"
-        elif 0 <= after < FORECAST_S and (starts is None or ends is None or starts <= ends):
-            within = "no interval yet"
-        else:
-            out.append(f"Cannot forecast its {verb} yet: too few jobs have ended (no interval yet).")
-            continue
-        out.append(f"Expected to {verb} {span(after)} after it was submitted ({within}).")
-    return out
-
-
-def planned_now(story: Mapping[str, Any], *, simulated: bool = False) -> list[str]:
-    """The app's next start and its end by the latest plan, with intervals; the forecast where the policy does not plan.
-
-    ``simulated`` : as for ``expected_now``.
-    """
+def planned_now(story: Mapping[str, Any]) -> list[str]:
+    """The app's next start and its end by the latest plan, with intervals; empty where the policy does not plan."""
     last = next((step for step in reversed(story["steps"]) if step["ends"] is not None), None)
-    if story["jct"] is not None:
+    if story["jct"] is not None or last is None:
         return []
-    if last is None:
-        return expected_now(story, simulated=simulated)
 
     def at(name: str) -> str:
         low, high = (last.get(f"{name}_{end}") for end in ("low", "high"))

@@ -19,7 +19,9 @@ PROSE = ("finding", "withheld", "attempts ended", "reason", "why stopped", "")
 RANKS: Mapping[str, int] = {
     "GPU hours": 9,
     "submitted": 8,
-    "of fair share": 7,
+    "rho": 8,
+    "vs own share": 3,
+    "metrics": 4,
     "shared between": 9,
     "median rho": 8,
     "worst rho": 7,

@@ -124,7 +124,7 @@ class AsyncClient(Connection):
         *,
         gpus: GpuCount = 1,
         name: str = "",
-        hours: float = 1.0,
+        hours: float | None = None,
         model: str = "",
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
@@ -259,9 +259,11 @@ class AsyncClient(Connection):
             await asyncio.sleep(RETRY_S)
             await self._dial_again()
 
-    async def why(self, app: int | str) -> schema.WhyReply:
-        """Why the app waits, when it is expected to start, and its history as JSON."""
-        return await self._answer(calls.why(app))
+    async def why(self, app: int | str, *, quick: bool = False) -> schema.WhyReply:
+        """Why the app waits, when it is expected to start and to end, and its history as JSON; ``quick`` : without simulations
+        and history, which take seconds.
+        """
+        return await self._answer(calls.why(app, quick=quick))
 
     async def what_if(
         self,

@@ -106,7 +106,7 @@ def run(
     *,
     gpus: GpuCount,
     name: str,
-    hours: float,
+    hours: float | None,
     model: str,
     env: Mapping[str, str] | None,
     cwd: Path | None,
@@ -184,8 +184,8 @@ def trials(app: int | str) -> Call[Listing[schema.Trial]]:
     return Call("Trials", ref(app), lambda reply: Listing(reply.trials, "trials"))
 
 
-def why(app: int | str) -> Call[schema.WhyReply]:
-    return Call("Why", ref(app), _whole)
+def why(app: int | str, *, quick: bool = False) -> Call[schema.WhyReply]:
+    return Call("Why", made(schema.WhyRequest, app=str(app), quick=quick), _whole)
 
 
 def what_if(policies: Sequence[str], *, arrivals: bool, **more: Any) -> Call[schema.WhatIfReply]:

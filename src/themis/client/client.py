@@ -144,7 +144,7 @@ class Client(Connection):
         *,
         gpus: GpuCount = 1,
         name: str = "",
-        hours: float = 1.0,
+        hours: float | None = None,
         model: str = "",
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
@@ -157,7 +157,7 @@ class Client(Connection):
         ----------
         command : program and arguments, as a list of words or as one line, which is split as a shell would; no shell runs it.
         gpus : number of GPUs, or a range (fewest, most).
-        hours : estimated run time on one GPU. The scheduler plans with it; the job may take longer.
+        hours : estimated run time on one GPU. The scheduler plans with it; the job may take longer. None: not known.
         model : name of a profile, which has the job's speed; ``hours`` still says the work.
         send : folder whose files are sent; the job runs in a copy of it, in ``cwd`` if that is below it.
         more : fields of ``SubmitRequest`` (user, weight, retries, deadline_s) and of ``Program`` (launch, grace_s,
@@ -332,9 +332,11 @@ class Client(Connection):
             time.sleep(RETRY_S)
             self._dial_again()
 
-    def why(self, app: int | str) -> schema.WhyReply:
-        """Why the app waits, when it is expected to start, and its history as JSON."""
-        return self._answer(calls.why(app))
+    def why(self, app: int | str, *, quick: bool = False) -> schema.WhyReply:
+        """Why the app waits, when it is expected to start and to end, and its history as JSON; ``quick`` : without simulations
+        and history, which take seconds.
+        """
+        return self._answer(calls.why(app, quick=quick))
 
     def what_if(
         self,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from themis.errors import InputError
+from themis.sizes import UNKNOWN_WORK_S
 
 
 def words_of(command: Sequence[str] | str) -> list[str]:
@@ -56,7 +57,7 @@ def run_request(
     *,
     gpus: tuple[int, int],
     name: str,
-    hours: float,
+    hours: float | None,
     model: str,
     env: Mapping[str, str],
     cwd: Path | None = None,
@@ -68,6 +69,8 @@ def run_request(
     ------
     InputError : it is not a command, or ``hours``, ``gpus`` or ``env`` is wrong.
     """
+    unknown = hours is None
+    hours = UNKNOWN_WORK_S * gpus[0] / 3600 if hours is None else hours
     if not hours > 0:
         raise InputError(f"hours is {hours}, expected a number above 0: the run time on one GPU.")
     if not 1 <= gpus[0] <= gpus[1]:
@@ -77,6 +80,7 @@ def run_request(
             raise InputError(f"env has {value!r} for {key!r}, expected text, such as {str(value)!r}.")
     words = words_of(command)
     program: dict[str, Any] = {"argv": words, "cwd": str(cwd or Path.cwd()), "env": dict(env), "work_is_time": True}
+    program |= {"work_unknown": True} if unknown else {}
     program |= {key: value for key, value in more.items() if key in OF_PROGRAM}
     job = {
         "name": "job",

@@ -184,6 +184,7 @@ def _jobs(spec: Submission, app: App, programs: tuple[Program, ...], bundle: str
                 stop_signal=p.stop_signal,
                 checkpoint_dir=p.checkpoint_dir,
                 work_is_time=not p.own_steps,
+                work_unknown=spec.work is None and spec.walltime_s is None,
                 bundle=bundle,
                 packages=p.packages,
                 modules=list(p.modules),

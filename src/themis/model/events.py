@@ -133,6 +133,8 @@ class AppSubmitted:
     weight: float = 1.0
     assumed: tuple[AssumedSpeed, ...] | None = None
     alone: tuple[GpuSeconds, Seconds] | None = None
+    unknown: bool = False
+    """True if nothing was said about its work, so that ``alone`` is an assumption."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

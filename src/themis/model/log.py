@@ -270,6 +270,8 @@ def _write_app(out: Fields, record: AppSubmitted, rows: int) -> None:
         out["assumed"] = [list(speed) for speed in record.assumed]
     if record.alone is not None:
         out["alone"] = list(record.alone)
+    if record.unknown:
+        out["unknown"] = True
 
 
 def _read_app(d: Fields) -> AppSubmitted:
@@ -279,6 +281,7 @@ def _read_app(d: Fields) -> AppSubmitted:
         weight=d.get("weight", 1.0),
         assumed=None if assumed is None else tuple(events.AssumedSpeed(*speed) for speed in assumed),
         alone=(float(d["alone"][0]), float(d["alone"][1])) if "alone" in d else None,
+        unknown=d.get("unknown", False),
     )
 
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -33,6 +34,8 @@ from themis.model.units import Float, Seconds
 Interval = tuple[Seconds, Seconds]
 UNKNOWN: Interval = (math.nan, math.nan)
 LOW, HIGH = 0.1, 0.9
+Z = 1.2816
+"""Standard deviations from the median to either end of an 80 % interval."""
 FEWEST = 10
 """Forecasts that came true before the first interval."""
 WINDOW = 300
@@ -91,6 +94,8 @@ class Calibrated:
     held, made : intervals that held, and that came true or were missed, by kind.
     """
 
+    assumed: Callable[[str], float] | None = None
+    """Spread of the logarithm of a kind's ratios until ``FEWEST`` are known; infinite or None: no interval before."""
     kinds: dict[str, _Kind] = field(default_factory=dict)
     open: dict[int, _Open] = field(default_factory=dict)
     made: dict[str, int] = field(default_factory=dict)
@@ -112,18 +117,26 @@ class Calibrated:
         return number
 
     def interval(self, now: Seconds, base: Seconds, kind: str) -> Interval:
-        """The 80 % interval of the forecast; NaN while too few forecasts have come true."""
-        known = self.kinds.get(kind)
+        """The 80 % interval of the forecast; NaN while too few forecasts have come true and nothing is assumed."""
+        low, _, high = self.forecast(now, base, kind)
+        return low, high
+
+    def forecast(self, now: Seconds, base: Seconds, kind: str) -> tuple[Seconds, Seconds, Seconds]:
+        """The 80 % interval and the median between its ends; NaN as for ``interval``."""
+        known, base = self.kinds.get(kind), max(base, LEAST_S)
         if known is None or len(known.ratios) < FEWEST:
-            return UNKNOWN
-        base = max(base, LEAST_S)
+            spread = self.assumed(kind) if self.assumed is not None else math.inf
+            if math.isinf(spread):
+                return math.nan, math.nan, math.nan
+            return now + base * math.exp(-Z * spread), now + base, now + base * math.exp(Z * spread)
         last = list(islice(reversed(known.open.values()), OPEN))
         ended, still = np.array(known.ratios), np.array([(now - one.made_at) / one.base for one in last])
         n = len(ended)
         near = _near(np.array([*known.bases, *(one.log for one in last)]), base)
         weights = _LATE[WINDOW - n :] * near[:n], near[n:]
         low, high = quantiles(ended, still, levels=(known.low, 1.0 - known.high), weights=weights)
-        return now + base * low, now + base * high
+        middle, _ = quantiles(ended, still, levels=(0.5, 0.5), weights=weights)
+        return now + base * low, now + base * min(max(middle, low), high), now + base * high
 
     def known(self, number: int) -> Interval:
         """The interval that a forecast was made with."""

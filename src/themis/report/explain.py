@@ -170,8 +170,10 @@ class Explanation:
         return orjson.dumps(asdict(self), option=orjson.OPT_INDENT_2).decode()
 
 
-def explain(path: str | Path, app: str, *, reference: bool = True) -> Explanation:
+def explain(path: str | Path, app: str, *, reference: bool = True, now: Seconds = -math.inf) -> Explanation:
     """Read an app's story from a log; without ``reference`` it leaves out the app's own share, which others know already.
+
+    ``now`` : time of the story, where it is later than the log's last record.
 
     Raises
     ------
@@ -185,6 +187,7 @@ def explain(path: str | Path, app: str, *, reference: bool = True) -> Explanatio
             reader.count(line)
         except (ThemisError, KeyError, TypeError) as error:
             raise InputError(f"{path}, line {number}: {error}") from None
+    reader.until(now)
     return reader.story()
 
 
@@ -263,6 +266,12 @@ class _Reader:
                 self.fold.add(*to_record(line))
             except (IndexError, KeyError):
                 self.whole = False
+
+    def until(self, now: Seconds) -> None:
+        """Nothing more happened up to ``now``."""
+        self.followed.now = max(self.followed.now, now)
+        if now > self.fold.levels.now:
+            self.fold.levels.advance(now)
 
     @property
     def active(self) -> bool:

@@ -19,9 +19,10 @@ from themis.model.log import Record
 from themis.model.units import Float, GpuSeconds, Seconds
 from themis.report.delivery import Delivery
 from themis.report.metrics import FOLDED, Fold
+from themis.report.outlook import Outlook
 from themis.report.reference_finish import Reference
 
-KINDS = FOLDED - {"Allocated", "JobStarted", "SettingsChanged"}
+KINDS = FOLDED - {"Allocated", "SettingsChanged"}
 """Kinds of records that this fold reads."""
 SAMPLES = 288
 LEAST_S = 10.0
@@ -103,6 +104,11 @@ class Lending:
     def reference(self) -> Reference:
         """Ends of apps on their own share, by the records so far."""
         return self._fold.reference
+
+    @property
+    def outlook(self) -> Outlook:
+        """Forecasts of apps, by the records so far."""
+        return self._fold.outlook
 
     def course(self, now: Seconds) -> Course:
         """Course up to ``now``, which is no earlier than the last record."""

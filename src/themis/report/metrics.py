@@ -28,7 +28,7 @@ from themis.report.export import apps_to_csv, to_csv, to_json
 from themis.report.ledger import DecisionTotals, Ledger, Levels
 from themis.report.measures import Folded
 from themis.report.numbers import measure
-from themis.report.outlook import Outlook
+from themis.report.outlook import MEASURED, Outlook
 from themis.report.plans import Plans
 from themis.report.reference_finish import Isolated, Reference
 from themis.report.result import Inputs, RunMetrics
@@ -80,11 +80,11 @@ FOLDED = frozenset(
         "Allocated",
         "Grant",
         "JobStarted",
-        "JobStopped",
         "Revoke",
         "JobReached",
         "JobEnded",
         "AppFinished",
+        *MEASURED,
     )
 )
 """Kinds of records that ``Fold`` counts; others only move its clock."""
@@ -121,7 +121,10 @@ class Fold:
             Allocated: self._allocated,
             Grant: self._granted,
             events.JobStarted: self._started,
-            events.JobStopped: lambda time, e: setattr(self.leases, "drained", False),
+            events.JobStopped: self._stopped,
+            events.JobProgress: self.outlook.measured,
+            events.SpeedMeasured: self.outlook.measured,
+            events.MetricsReported: self.outlook.measured,
             Revoke: self._revoked,
             events.JobReached: self._reached,
             events.JobEnded: self._ended,
@@ -240,6 +243,10 @@ class Fold:
         for g in grant.gpus:
             self.seats_taken[g] += 1
             self.levels.in_use += self.seats_taken[g] == 1
+
+    def _stopped(self, time: Seconds, event: events.JobStopped) -> None:
+        self.leases.drained = False
+        self.outlook.measured(time, event)
 
     def _started(self, time: Seconds, event: events.JobStarted) -> None:
         lease = self.leases.start(time, event)

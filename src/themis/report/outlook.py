@@ -2,11 +2,14 @@
 
 The forecast is a fluid one, of processor sharing among the apps that are there: where they want more GPUs than there are, all their
 work slows equally, and each leaves when its own is done. It knows no policy; how much sooner or later apps end is
-learned from the run's own past (``report.calibrated``), by what the app does (it waits, runs, or was stopped) and by
-how far ahead it looks. So intervals under each policy are its own.
+learned from the run's own past (``report.calibrated``), by what the app does (it waits, runs, or was stopped), by what its
+work is known from, and by how far ahead it looks. So intervals under each policy are its own.
 
 An app's work is what was believed when it came (``AppSubmitted.alone``), less that of jobs that ended; of a sweep in rungs it is
-the work of its rungs. Logs without it have no forecasts. Leaves out: apps to come; what they change is learned with other errors.
+the work of its rungs. What was measured replaces what was believed: the steps that its jobs report, or the speed of its model.
+Work that nobody named has no forecast before past ones came true, or before the job reports how much it has done of how much.
+Until ten forecasts of a kind came true, their interval is an assumption (``ASSUMED``). Logs without work have no forecasts.
+Leaves out: apps to come; what they change is learned with other errors.
 """
 
 from __future__ import annotations
@@ -14,13 +17,14 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from themis.model import events
-from themis.model.events import AppSubmitted, Grant, JobEnded
+from themis.model.events import AppSubmitted, Grant, JobEnded, MetricsReported, SpeedMeasured
 from themis.model.units import Float, GpuSeconds, Seconds
-from themis.model.workload import App, brackets_of
+from themis.model.workload import App, Job, brackets_of
 from themis.report.accounts.held_leases import HeldLease, LeaseFold
 from themis.report.calibrated import UNKNOWN, Calibrated, Interval
 
@@ -34,13 +38,29 @@ STALE = 16
 """The queue is refreshed once a sixteenth of its apps came or ended, or of the time that they need alone passed."""
 
 
+LEAST_S = 5.0
+"""Seconds of training after which steps say how fast a job is."""
+ASSUMED = {"": 0.6, " measured": 0.25, " unknown": math.inf}
+"""Spread of the logarithm of forecast errors by what the work is known from, until past ones say it."""
+
+
 @dataclass(slots=True)
 class _JobForecast:
-    """An active job: its work, its use in finished leases, and its maximum GPUs."""
+    """An active job: its work, its use in finished leases, its maximum GPUs, its steps and the model's steps in one of them.
+
+    ``model`` : with its batch size; empty where steps of a measured speed do not add up to its work. ``reported`` : its work
+    follows from the steps that it reported, ``measured`` : or from a measured speed. ``believed`` : its work before that.
+    """
 
     work: GpuSeconds
     gpus: int
     got: GpuSeconds = 0.0
+    model: tuple[str, int] = ("", 0)
+    steps: float = 0.0
+    scale: float = 1.0
+    reported: bool = False
+    measured: bool = False
+    believed: GpuSeconds = 0.0
 
 
 @dataclass(slots=True)
@@ -66,19 +86,68 @@ class _AppForecast:
     start: int = -1
     next_at: Seconds = 0.0
     asked: int = 0
+    learned: bool = False
+    """A forecast was made when its speed was measured first."""
+    unknown: bool = False
+    pace: float = 1.0
+    """Measured work over that believed, of a sweep in rungs."""
+    counted: dict[int, float] = field(default_factory=dict)
+    """Steps that each job's program counted last by itself."""
+    begun: dict[int, float] = field(default_factory=dict)
+    """Steps that each job had done when it began to train, as far as it reported them."""
 
     def alone(self, now: Seconds, capacity: int) -> Seconds:
         """Seconds that it needs from now on with as many of ``capacity`` GPUs as it can use, if no job ends early."""
         most = max(min(self.gpus, capacity), 1)
         if self.rungs:
             got = self.got + sum(self._now(j, now) for j in self.training)
-            left = max(self.work - got, LEAST_LEFT * self.work)
-            return max(left / self.work * self.alone_s, left / most)
+            work = self.work * self.pace
+            left = max(work - got, LEAST_LEFT * work)
+            return max(left / work * self.alone_s * self.pace, left / most)
         total = longest = 0.0
         for j, job in self.jobs.items():
             left = max(job.work - job.got - self._now(j, now), LEAST_LEFT * job.work)
             total, longest = total + left, max(longest, left / job.gpus)
         return max(longest, total / most)
+
+    @property
+    def revised(self) -> float:
+        """Its jobs' work as it is known now, over what was believed when it came."""
+        jobs = self.jobs.values()
+        return sum(job.work for job in jobs) / sum(job.believed or job.work for job in jobs)
+
+    @property
+    def known(self) -> str:
+        """How its work is known: measured, unknown, or as it was given."""
+        if any(job.measured for job in self.jobs.values()):
+            return " measured"
+        return " unknown" if self.unknown else ""
+
+    def measure(self, job: int, now: Seconds, steps: float, of: float) -> bool:
+        """Learn from the steps that a job has done by now; True if that says something."""
+        one, (since, gpus) = self.jobs.get(job), self.training.get(job, (math.inf, 0))
+        done = steps - self.begun.setdefault(job, 0.0)
+        if one is None or now < since + LEAST_S or done <= 0 or of <= 0:
+            return False
+        left = max(of - steps, 0.0) * (now - since) * gpus / done
+        self._revise(one, one.got + self._now(job, now) + left)
+        one.reported = True
+        return True
+
+    def revise(self, model: tuple[str, int], gpus: int, work: GpuSeconds) -> bool:
+        """A speed of a model was measured: ``work`` for each of its steps on ``gpus`` GPUs; True if a job has this model."""
+        found = False
+        for j, one in self.jobs.items():
+            if one.model == model and not one.reported and self.training.get(j, (0.0, gpus))[1] == gpus:
+                self._revise(one, one.steps * one.scale * work)
+                found = True
+        return found
+
+    def _revise(self, job: _JobForecast, work: GpuSeconds) -> None:
+        if self.rungs:
+            self.pace *= work / job.work
+        job.believed = job.believed or job.work
+        job.work, job.measured = max(work, 1e-9), True
 
     def _now(self, job: int, now: Seconds) -> GpuSeconds:
         """GPU-seconds that a job has received in its current lease."""
@@ -133,7 +202,7 @@ class Outlook:
         self.capacity = 0
         self.in_use = 0
         self.app_of: dict[int, int] = {}
-        self.finishes, self.starts = Calibrated(), Calibrated()
+        self.finishes, self.starts = Calibrated(_assumed), Calibrated(_assumed)
         self.recent: deque[tuple[Seconds, int]] = deque(maxlen=RECENT)
         """Seconds alone and demanded GPUs of the last apps."""
         self.wanted = 0
@@ -155,13 +224,14 @@ class Outlook:
         if event.alone is None:
             return
         app = self.apps[number] = _expected(event.app, first, now, *event.alone)
+        app.unknown = event.unknown
         self.wanted += app.gpus
         self.recent.append((app.work / app.gpus, app.gpus))
         self.changes += 1
         app.next_at = now
         self._learn(app, now)
         if self.capacity - self.in_use < app.gang:
-            app.start = self.starts.add(now, self._wait(app), "start")
+            app.start = self.starts.add(now, self._wait(app), "start" + (" unknown" if self._blind() else ""))
 
     def grant(self, now: Seconds, event: Grant) -> None:
         """A gang got GPUs."""
@@ -185,6 +255,54 @@ class Outlook:
         app = self.apps.get(self.app_of.get(job, -1))
         if app is not None and job in app.training:
             app.training[job] = (now, app.training[job][1])
+            app.begun[job] = max(app.begun.get(job, 0.0), app.counted.get(job, 0.0))
+
+    def progress(self, now: Seconds, job: int, steps: float) -> None:
+        """A job of one regime reported its steps."""
+        app = self.apps.get(self.app_of.get(job, -1))
+        if app is not None and job in app.jobs and app.jobs[job].model[0]:
+            self._measured(app, now, known=app.measure(job, now, steps, app.jobs[job].steps))
+
+    def counted(self, now: Seconds, event: MetricsReported) -> None:
+        """A program counted its own steps: they say more than an assumption does, and nothing where the work was given."""
+        app = self.apps.get(self.app_of.get(event.job, -1))
+        if app is not None and app.unknown:
+            app.counted[event.job] = event.steps
+            self._measured(app, now, known=app.measure(event.job, now, event.steps, event.total))
+
+    def stopped(self, job: int, steps: float) -> None:
+        """A gang left its GPUs with these steps done."""
+        app = self.apps.get(self.app_of.get(job, -1))
+        if app is not None and not app.unknown:
+            app.begun[job] = steps
+
+    def speed(self, now: Seconds, event: SpeedMeasured) -> None:
+        """A speed was measured, of a gang that is alone on its GPUs."""
+        if event.partner or event.steps_per_s <= 0:
+            return
+        for app in self.apps.values():
+            known = app.revise((event.model, event.batch), event.gpus, event.gpus / event.steps_per_s)
+            self._measured(app, now, known=known)
+
+    def measured(self, now: Seconds, event: object) -> None:
+        """Take in a record of ``MEASURED``."""
+        match event:
+            case events.JobProgress():
+                self.progress(now, event.job, event.steps)
+            case events.JobStopped():
+                self.stopped(event.job, event.steps)
+            case SpeedMeasured():
+                self.speed(now, event)
+            case MetricsReported():
+                self.counted(now, event)
+
+    def _measured(self, app: _AppForecast, now: Seconds, *, known: bool) -> None:
+        """Forecast again where something was learned first."""
+        if known:
+            self.changes += 1
+            if app.asked < MOST and math.isfinite(app.started) and not app.learned:
+                app.learned = True
+                self._learn(app, now)
 
     def revoke(self, now: Seconds, job: int, gpus: int) -> None:
         """A gang lost its GPUs."""
@@ -221,21 +339,35 @@ class Outlook:
 
     # ---- forecasts --------------------------------------------------------------------------------------------------
 
-    def of(self, number: int, now: Seconds) -> ExpectedTimes:
-        """Forecast of an active app now."""
+    def of(self, number: int, now: Seconds, queue: _Queue | None = None) -> ExpectedTimes:
+        """Forecast of an active app now; ``queue`` : that of now, where it is known."""
         app = self.apps.get(number)
         if app is None or not self.capacity:
             return ExpectedTimes()
         # A separate view of the queue: queries change nothing of what is learned.
-        base = self._queue(now).slowed(app.alone(now, self.capacity))
-        low, high = self.finishes.interval(now, base, _kind(app))
-        starts, begin = math.nan, UNKNOWN
+        base = (queue or self.queue_at(now)).slowed(app.alone(now, self.capacity))
+        low, ends, high = self.finishes.forecast(now, base, _kind(app))
+        starts = (math.nan, math.nan, math.nan)
         if math.isnan(app.started):
-            wait = self._wait(app)
-            starts, begin = now + wait, self.starts.interval(now, wait, "start")
+            starts = self.starts.forecast(now, self._wait(app), "start" + (" unknown" if self._blind() else ""))
+            # No job ends before it starts.
+            starts = tuple(min(start, end) if end == end else start for start, end in zip(starts, (low, ends, high)))  # type: ignore[assignment]
         return ExpectedTimes(
-            starts=starts, starts_low=begin[0], starts_high=begin[1], ends=now + base, ends_low=low, ends_high=high
+            starts=starts[1], starts_low=starts[0], starts_high=starts[2], ends=ends, ends_low=low, ends_high=high
         )
+
+    def revised(self, number: int) -> float:
+        """An active app's work as measured over what was believed when it came; 1 where nothing was measured."""
+        return self.apps[number].revised if number in self.apps else 1.0
+
+    def alone(self, number: int, now: Seconds) -> Seconds:
+        """Seconds that an active app still needs with as many GPUs as it can use; NaN where that is not known."""
+        app = self.apps.get(number)
+        return math.nan if app is None or not self.capacity else app.alone(now, self.capacity)
+
+    def _blind(self) -> bool:
+        """True if the work of an app that has GPUs is not known, so that nobody can say when they are free."""
+        return any(app.held and app.known == " unknown" for app in self.apps.values())
 
     def first(self, number: int) -> Interval:
         """The interval of an app's finish as of when it came; NaN without one."""
@@ -264,10 +396,10 @@ class Outlook:
         """Seconds to the app's end, by the queue as it is or was shortly before."""
         queue = self.queue
         if self.changes * STALE >= len(queue.alone) or (now - queue.at) * STALE > queue.mean:
-            self.queue, self.changes = self._queue(now), 0
+            self.queue, self.changes = self.queue_at(now), 0
         return self.queue.slowed(app.alone(now, self.capacity))
 
-    def _queue(self, now: Seconds) -> _Queue:
+    def queue_at(self, now: Seconds) -> _Queue:
         """Queue of all active apps."""
         active = self.apps.values()
         alone = np.array([one.alone(now, self.capacity) for one in active])
@@ -329,13 +461,32 @@ def _expected(app: App, first: int, now: Seconds, work: GpuSeconds, alone_s: Sec
         gpus=sum(job.gpus_max for job in app.jobs),
         rungs=bool(brackets),
         jobs={
-            first + i: _JobForecast(max(s * each, 1e-9), job.gpus_max) for i, (s, job) in enumerate(zip(size, app.jobs))
+            first + i: _JobForecast(max(s * each, 1e-9), job.gpus_max, **_steps(job))
+            for i, (s, job) in enumerate(zip(size, app.jobs))
         },
     )
 
 
+def _steps(job: Job) -> dict[str, Any]:
+    """Steps of a job that trains at one speed; none of others."""
+    if len({(r.batch, r.pace) for r in job.regimes}) > 1 or job.dynamic is not None:
+        return {}
+    batch = job.regimes[0].batch
+    return {"model": (job.model, batch), "steps": sum(r.steps for r in job.regimes), "scale": job.scale(batch)}
+
+
 def _kind(app: _AppForecast) -> str:
-    return "waits" if math.isnan(app.started) else "runs" if app.held else "stopped"
+    state = "waits" if math.isnan(app.started) else "runs" if app.held else "stopped"
+    return state + app.known
+
+
+def _assumed(kind: str) -> float:
+    """Spread of the errors of a kind of forecasts before any came true."""
+    return ASSUMED["".join(kind.partition(" ")[1:])]
+
+
+MEASURED = frozenset({"JobProgress", "JobStopped", "SpeedMeasured", "MetricsReported"})
+"""Kinds of records that say how fast jobs are."""
 
 
 class Followed:
@@ -354,6 +505,7 @@ class Followed:
             "Revoke",
             "JobEnded",
             "AppFinished",
+            *MEASURED,
         }
     )
 
@@ -389,5 +541,7 @@ class Followed:
                 outlook.revoke(time, record.job, lease.gpus if lease else 0)
             case JobEnded():
                 outlook.end(record.app, record.job)
+            case _ if type(record).__name__ in MEASURED:
+                outlook.measured(time, record)
             case events.AppFinished():
                 outlook.finish(time, record.app, record.outcome)

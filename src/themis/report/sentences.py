@@ -22,3 +22,29 @@ def delivered(entitled: GpuSeconds | None, received: GpuSeconds, missing: Mappin
         f"It received {received / size:.1f} of the {entitled / size:.1f} GPU {unit} that it was entitled to "
         f"({received / entitled:.0%}){f'; missing by cause: {parts}' if parts else ''}."
     )
+
+
+def span(seconds: float) -> str:
+    """A duration in the unit that reads best: ``44 s``, ``4.5 min``, ``3.0 h``, ``12.0 d``; 0 or more."""
+    for limit, unit, size in ((120.0, "s", 1.0), (7200.0, "min", 60.0), (172800.0, "h", 3600.0)):
+        if seconds < limit:
+            return f"{seconds / size:.{0 if size == 1.0 else 1}f} {unit}"
+    return f"{seconds / 86400.0:.1f} d"
+
+
+ALIKE_S = 5.0
+"""Seconds below which two ends are one."""
+
+
+def sooner(seconds: float) -> str:
+    """``12.0 min sooner``, ``30 s later``, ``the same``: an end against that on one's own share; below 0 is later."""
+    if abs(seconds) < ALIKE_S:
+        return "the same"
+    return f"{span(abs(seconds))} {'sooner' if seconds > 0 else 'later'}"
+
+
+def against_own_share(seconds: float) -> str:
+    """``12.0 min sooner than on its own share``."""
+    return (
+        "at the same time as on its own share" if abs(seconds) < ALIKE_S else f"{sooner(seconds)} than on its own share"
+    )

@@ -229,6 +229,7 @@ class Program(Request):
     # The job's work is an estimate of time, not the steps that the program counts: it gets no target, its reports of
     # steps are not believed, and it ends when it ends, however long that takes.
     work_is_time: StrictBool = False
+    work_unknown: StrictBool = False  # nothing was said about its work; the regimes are an assumption
     # The files that it is sent with, by the SHA-256 of their archive; cwd is then a folder among them, "/" the topmost.
     bundle: str = ""
     packages: str = ""  # uv.lock, a requirements file or a conda file, relative to cwd; empty for none
@@ -375,6 +376,10 @@ class App(Message):
     submitted: Figure = 0.0
     ended: Figure | None = None
     rho: Figure | None = None  # finish-time fairness: now, or over its whole life
+    sooner_s: Figure | None = (
+        None  # how much sooner it ends, or ended, than on its own share; below 0: later; absent: unknown
+    )
+    expected_end: Figure | None = None  # as in WhyReply
     gpu_hours: Figure = 0.0
     weight: Figure = 0.0
     reason: str = ""  # why it failed or was cancelled, or what it waits for, in words
@@ -565,6 +570,7 @@ class UserShare(Message):
     between: str = ""  # the unit of fairness: apps, users or groups
     # Of its active apps: forecast time from submission to end, over that on the app's own share of the cluster; absent without
     # a whole journal.
+    sooner_worst_s: Figure | None = None  # of the app that ends least sooner than on its own share; below 0: later
     rho_reference_worst: Figure | None = None
     rho_reference_median: Figure | None = None
     rho_attainable_worst: Figure | None = None  # over the longer of that and its time on an idle cluster
@@ -783,6 +789,10 @@ class Ahead(Message):
     rho: Figure = 0.0
 
 
+class WhyRequest(AppRef):
+    quick: StrictBool = False  # without simulations and history: answered immediately
+
+
 class WhyReply(Message):
     story: str = Field(default="", alias="json")  # auctions, bids, payments and leases, as JSON
     code: str = ""  # why it does not run (more) now; docs/service.md lists the codes
@@ -805,6 +815,9 @@ class WhyReply(Message):
     rho_attainable: Figure | None = None  # over the longer of that and its time on an idle cluster
     reference_end: Figure | None = None  # when it would end on its own share
     expected_end: Figure | None = None  # when it is expected to end; absent where it is unknown
+    end_low: Figure | None = None  # its 80 % interval
+    end_high: Figure | None = None
+    sooner_s: Figure | None = None  # how much sooner that is than on its own share; below 0: later
     lent_gpu_hours: Figure | None = (
         None  # what it would have had by now on its own share, less what it had; below 0: borrowed
     )

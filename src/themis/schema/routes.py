@@ -181,7 +181,7 @@ ROUTES: tuple[Route, ...] = (
         "Why",
         "/v1/apps/{app}/why",
         "Why an app waits, and its history: auctions, bids, payments and leases.",
-        "AppRef",
+        "WhyRequest",
         reply="WhyReply",
         missing=True,
     ),

@@ -21,6 +21,7 @@ from themis.model.events import Compacted
 from themis.model.log import decode
 from themis.model.units import Float, Seconds
 from themis.report.lending import KINDS, Course, Lending
+from themis.report.outlook import Outlook
 from themis.report.reference_finish import Reference
 from themis.schema import messages as schema
 from themis.service.api.access import Caller
@@ -55,11 +56,11 @@ class Courses:
             whole = self._catch_up(records)
             return self.lending.course(max(now, self._last) if whole else self._last), whole
 
-    def ask(self, work: Callable[[Reference], Answer], records: int) -> Answer | None:
-        """The result of ``work`` on the reference; None if records are missing or too many are left to read."""
+    def ask(self, work: Callable[[Reference, Outlook], Answer], records: int) -> Answer | None:
+        """The result of ``work`` on the reference and the forecasts; None if records are missing or too many are left to read."""
         with self._lock:
             whole = self._catch_up(records)
-            return work(self.lending.reference) if whole and not self._compacted else None
+            return work(self.lending.reference, self.lending.outlook) if whole and not self._compacted else None
 
     def _catch_up(self, records: int) -> bool:
         """Take in records up to this one; whether all are."""

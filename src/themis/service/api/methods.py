@@ -14,7 +14,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from functools import partial
@@ -237,7 +237,8 @@ class Api:
 
     def Apps(self, request: schema.AppsRequest) -> schema.AppsReply:
         """The queue, or finished apps."""
-        found: schema.AppsReply = self._look(lambda a: views.apps(a, request))
+        found, at = self._look(lambda a: (views.apps(a, request), self._present(a)))
+        self._compare(found.apps, at)
         for row in found.apps:
             self._hide(row)
         return schema.AppsReply(apps=[row for row in found.apps if request.state in ("", row.state)])
@@ -249,7 +250,8 @@ class Api:
 
     def Show(self, request: schema.AppRef) -> schema.ShowReply:
         """One app; of another user's app, without commands and messages."""
-        found: schema.ShowReply = self._look(lambda a: views.show(a, request.app))
+        found, at = self._look(lambda a: (views.show(a, request.app), self._present(a)))
+        self._compare([found.app], at)
         self._hide(found.app)
         with self._reads.take(self.caller):
             trials.add_own_counts(found, self.arbiter.journal.path, self.arbiter.epoch)
@@ -258,13 +260,13 @@ class Api:
                 job.command = []
                 for attempt in job.attempts:
                     attempt.message = ""
-            return found
+            return found  # type: ignore[no-any-return]
         for job in [job for job in found.jobs if job.outcome == "failed"][:MOST_LAST]:
             # The rank that failed first has the cause.
             failed = FAILED_RANK.match(job.attempts[-1].message) if job.attempts else None
             rank = int(failed[1]) if failed else 0
             job.last_lines.extend(last_lines(self._files(job.id, schema.LogsRequest(rank=rank))))
-        return found
+        return found  # type: ignore[no-any-return]
 
     def Trials(self, request: schema.AppRef) -> schema.TrialsReply:
         """The jobs of a sweep; of another user's app, without parameters."""
@@ -330,9 +332,16 @@ class Api:
     def Share(self, request: schema.UsersRequest) -> schema.ShareReply:
         """GPUs that each user holds."""
         reply, at = self._look(lambda a: (views.share(a, request.user), self._present(a)))
-        own = self._courses.ask(lambda reference: own_share.shares(reference, at), at.record)
-        own_share.add_to_shares(reply, own or {}, at)
+        own = self._own(at)
+        own_share.add_to_shares(reply.users, own, at)
         return reply  # type: ignore[no-any-return]
+
+    def _own(self, at: own_share.Present) -> Mapping[int, own_share.OwnShare]:
+        return self._courses.ask(lambda r, o: own_share.shares(r, o, at), at.record) or {}
+
+    def _compare(self, rows: Sequence[schema.App], at: own_share.Present) -> None:
+        """Add what apps would have had on their own share."""
+        self._courses.ask(lambda r, o: own_share.add_to_apps(rows, r, o, at, self.arbiter.epoch), at.record)
 
     def _present(self, a: Arbiter) -> own_share.Present:
         return own_share.present(views.state_now(a), a.journal.last()[0])
@@ -342,11 +351,14 @@ class Api:
     def overview(self) -> tuple[Overview, float]:
         """The whole service in one look, the same for all users, and the CPU seconds of the arbiter's thread that it took."""
 
-        def look(a: Arbiter) -> tuple[Overview, float]:
+        def look(a: Arbiter) -> tuple[Overview, own_share.Present, float]:
             began = time.thread_time()
-            return overview.overview(a), time.thread_time() - began
+            return overview.overview(a), self._present(a), time.thread_time() - began
 
-        return self._look(look)  # type: ignore[no-any-return]
+        seen, at, seconds = self._look(look)
+        self._compare([*seen.run_rows, *seen.wait_rows], at)
+        own_share.add_to_shares(seen.users, self._own(at), at)
+        return seen, seconds
 
     def users_in_order(self) -> list[str]:
         """Names of all users who ever submitted something, in the order of their first submission."""
@@ -391,20 +403,26 @@ class Api:
         user = self.caller.may_see(request.user, "history")
         return self._look(lambda a: accounts.history(a, request, user))  # type: ignore[no-any-return]
 
-    def Why(self, request: schema.AppRef) -> schema.WhyReply:
-        """Why an app waits, when it may begin, and its story; outside the arbiter's thread, for that may be long."""
+    def Why(self, request: schema.WhyRequest) -> schema.WhyReply:
+        """Why an app waits and when it ends; unless it is to be quick, also simulations of its start, and its story."""
+        if request.quick:
+            (app, _, reply, _), at = self._look(lambda a: (views.why(a, request.app, whole=False), self._present(a)))
+            self._expect(reply, app, at)
+            return reply  # type: ignore[no-any-return]
         # Each takes seconds and a copy of the journal, so few run at the same time, and few wait. Who is refused costs nothing.
         with self._whys.take(self.caller), self._simulations:
             (app, name, reply, state), at = self._look(lambda a: (views.why(a, request.app), self._present(a)))
             if state:
                 now = self.arbiter.epoch + self.arbiter.now()
                 views.add_estimate(reply, reasons.estimate(state, app, ESTIMATE_S), now)
-            reply.story = story(self.arbiter.journal.path, name)
-            expected = orjson.loads(reply.story)["expected"]
-            starts, ends = (math.nan if expected[key] is None else expected[key] for key in ("starts", "ends"))
-            epoch = self.arbiter.epoch
-            self._courses.ask(lambda r: own_share.add_to_why(reply, app, r, at, starts, ends, epoch), at.record)
+            reply.story = story(self.arbiter.journal.path, name, at.now)
+            self._expect(reply, app, at)
             return reply  # type: ignore[no-any-return]
+
+    def _expect(self, reply: schema.WhyReply, app: int, at: own_share.Present) -> None:
+        """Add when the app ends, and what it would have had on its own share."""
+        epoch = self.arbiter.epoch
+        self._courses.ask(lambda r, o: own_share.add_to_why(reply, app, r, o, at, epoch), at.record)
 
     def WhatIf(self, request: schema.WhatIfRequest) -> schema.WhatIfReply:
         """Finish times of apps under changed conditions; outside the arbiter's thread, because that takes long."""

@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 from themis.errors import InputError, ThemisError
+from themis.model.units import Seconds
 from themis.report.explain import explain
 from themis.service.engine.journal import export
 
@@ -21,14 +22,14 @@ NICENESS = 5
 LONGEST_S = 600.0
 
 
-def story(journal: Path, name: str) -> str:
-    """An app's rounds, bids and leases as JSON, by a separate process; ``own_share`` computes its own share.
+def story(journal: Path, name: str, now: Seconds) -> str:
+    """An app's rounds, bids and leases as JSON, by a separate process, as of ``now``; ``own_share`` computes its own share.
 
     Raises
     ------
     InputError : the journal has no story of this app, or it takes too long.
     """
-    command = [sys.executable, "-P", "-m", "themis.service.api.story", str(journal), name]
+    command = [sys.executable, "-P", "-m", "themis.service.api.story", str(journal), name, str(now)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S, check=False)
     except subprocess.TimeoutExpired:
@@ -42,14 +43,14 @@ def story(journal: Path, name: str) -> str:
     return done.stdout
 
 
-def main(journal: str, name: str) -> int:
+def main(journal: str, name: str, now: str) -> int:
     """Print the story."""
     os.nice(NICENESS)
     try:
         with tempfile.TemporaryDirectory(prefix="themis-") as folder:
             log = Path(folder) / "journal.jsonl"
             export(Path(journal), log)
-            print(explain(log, name, reference=False).to_json())
+            print(explain(log, name, reference=False, now=float(now)).to_json())
     except ThemisError as error:
         print(error, file=sys.stderr)
         return 2

@@ -98,8 +98,9 @@ def submit(arbiter: Arbiter, request: schema.SubmitRequest, caller: Caller | Non
     if profile is not None and request.profile is not None:
         arbiter.learn(profile, request.profile)
     assumed = Assumptions(arbiter.book).of(app, state.gpu_types)
+    unknown = any(job.program.work_unknown for job in request.jobs)
     estimated = alone(arbiter.book, app, state.machines)
-    arbiter.enter(app, entry, AppSubmitted(app=app, weight=weight, assumed=assumed, alone=estimated))
+    arbiter.enter(app, entry, AppSubmitted(app=app, weight=weight, assumed=assumed, alone=estimated, unknown=unknown))
     return schema.SubmitReply(app=number, name=app.name, layout=layout_of(state, entry))
 
 

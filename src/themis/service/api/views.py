@@ -367,8 +367,8 @@ def machine_of(arbiter: Arbiter, ref: str) -> int:
     return find_machine(arbiter, ref)
 
 
-def why(arbiter: Arbiter, ref: str) -> tuple[int, str, schema.WhyReply, bytes]:
-    """An app's number, its name, why it waits, and the state to simulate from if it does."""
+def why(arbiter: Arbiter, ref: str, *, whole: bool = True) -> tuple[int, str, schema.WhyReply, bytes]:
+    """An app's number, its name, why it waits, and, of the ``whole`` answer, the state to simulate from if it does."""
     app, s = find_app(arbiter, ref), state_now(arbiter)
     found, place = reasons.reason(arbiter.engine, arbiter.epoch, app, s), reasons.standing(s, app)
     user = s.app_specs[app].user
@@ -389,7 +389,7 @@ def why(arbiter: Arbiter, ref: str) -> tuple[int, str, schema.WhyReply, bytes]:
     for other, rho in place.ahead:
         spec = s.app_specs[other]
         reply.ahead.append(schema.Ahead(app=other, name=spec.name, user=spec.user, rho=rho))
-    pending = s.apps.active[app] and (s.jobs.status[s.app_jobs(app)] == Status.WAITING).any()
+    pending = whole and s.apps.active[app] and (s.jobs.status[s.app_jobs(app)] == Status.WAITING).any()
     dumped = dump.write(arbiter.engine.core, arbiter.config.policy) if pending else b""
     return app, s.app_specs[app].name, reply, dumped
 

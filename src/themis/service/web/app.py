@@ -95,8 +95,9 @@ def course(visit: Visit) -> Response:
 
 
 def why(visit: Visit) -> Response:
-    """The app's pending reason, the apps ahead of it, and its expected start: short simulations, which take seconds."""
-    return visit.fragment("app_why.html.j2", why=visit.api.Why(schema.AppRef(app=visit.values["app"])))
+    """The app's pending reason, the apps ahead of it, its expected end; with ``full`` its start by simulations."""
+    request = schema.WhyRequest(app=visit.values["app"], quick="full" not in visit.query)
+    return visit.fragment("app_why.html.j2", why=visit.api.Why(request))
 
 
 def log(visit: Visit) -> Response:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from starlette.responses import Response
 
 from themis.schema import messages as schema
@@ -29,10 +27,16 @@ def page(visit: Visit) -> Response:
         Line(number=i, name=name, colour=GREY if name == OTHERS else colours(name), values=_balance(row))
         for i, (name, row) in enumerate(zip(names, shown))
     ]
-    shares = [(row.rho_worst, row) for row in visit.api.Share(schema.UsersRequest()).users if row.rho_worst is not None]
-    shares.sort(key=lambda pair: pair[0])
-    rated = [(row.rho, row) for row in visit.api.Apps(schema.AppsRequest(limit=1000)).apps if row.rho is not None]
-    rows = [row for rho, row in sorted(rated, key=lambda pair: -pair[0]) if math.isfinite(rho)]
+    shares = [
+        (row.sooner_worst_s, row)
+        for row in visit.api.Share(schema.UsersRequest()).users
+        if row.sooner_worst_s is not None
+    ]
+    shares.sort(key=lambda pair: -pair[0])
+    rated = [
+        (row.sooner_s, row) for row in visit.api.Apps(schema.AppsRequest(limit=1000)).apps if row.sooner_s is not None
+    ]
+    rows = [row for _, row in sorted(rated, key=lambda pair: pair[0])]
     half = min(-(-len(rows) // 2), MOST_APPS)
     return visit.page(
         "fairness.html.j2",

@@ -11,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from themis.model.units import Seconds
+from themis.report.sentences import against_own_share, sooner
 from themis.service.web.charts import legend
 from themis.service.web.static import Static
 from themis.version import __version__
@@ -39,7 +40,13 @@ class Renderer:
             legend=legend,
         )
         self.environment.filters.update(
-            duration=duration, number=number, hours=hours, balance=balance, ratio=ratio, sentence=sentence
+            duration=duration,
+            number=number,
+            hours=hours,
+            balance=balance,
+            sentence=sentence,
+            sooner=sooner,
+            against_own_share=against_own_share,
         )
 
     def text(self, template: str, **values: Any) -> str:
@@ -52,11 +59,6 @@ def number(value: float) -> str:
     if not math.isfinite(value):
         return "–"
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:,.1f}" if value >= 1 else f"{value:.2g}"
-
-
-def ratio(value: float) -> str:
-    """A time over that on one's own share, ``0.54x``."""
-    return f"{value:,.2f}x" if value < 10 else f"{value:,.1f}x" if math.isfinite(value) else "–"
 
 
 def sentence(text: str) -> str:

@@ -92,7 +92,7 @@ const Themis = (() => {
     const button = event.target.closest?.("[data-again]"), place = button && document.getElementById(button.dataset.again);
     if (!place) return;
     button.disabled = true;
-    try { await part(place, place.dataset.once); } finally { button.disabled = false; }
+    try { await part(place, place.dataset.full ?? place.dataset.once); } finally { button.disabled = false; }
   });
   addEventListener("DOMContentLoaded", () => {
     ahead = Date.now() / 1000 - Number(document.body.dataset.now ?? Date.now() / 1000);
