@@ -494,7 +494,9 @@ def _end(found: Any, *, verbose: bool) -> list[str]:
     if found.code == "ended":
         return []
     if found.expected_end is None:
-        return ["When it ends is not known: its work was not given, and it reported none (docs/jobs.md#how-much-work-a-job-has)."]
+        return [
+            "When it ends is not known: its work was not given, and it reported none (docs/jobs.md#how-much-work-a-job-has)."
+        ]
     low, high = _clocks(found.end_low, found.expected_end), _clocks(found.end_high, found.expected_end)
     lines = [f"Expected to end at {clock(found.expected_end)} (80 %: {low} to {high})"]
     if found.sooner_s is not None:
