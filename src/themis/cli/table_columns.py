@@ -480,7 +480,7 @@ def why_now(found: Any, *, verbose: bool = False) -> list[str]:
 
 
 def _start(found: Any) -> list[str]:
-    """When it gets GPUs: by the forecast, or by simulations where they were made."""
+    """Sentence on its start: by the forecast, or by simulations where they were made."""
     if found.start_median is None:
         return []
     low, middle, high = found.start_earliest, found.start_median, found.start_latest
@@ -490,7 +490,7 @@ def _start(found: Any) -> list[str]:
 
 
 def _end(found: Any, *, verbose: bool) -> list[str]:
-    """When it ends, with the 80 % interval; how much sooner than on its own share; GPU time that it lent or borrowed."""
+    """Its end, with the 80 % interval; how much sooner than on its own share; GPU time that it lent or borrowed."""
     if found.code == "ended":
         return []
     if found.expected_end is None:
