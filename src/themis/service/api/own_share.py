@@ -128,7 +128,7 @@ def add_to_apps(
 def add_to_why(
     reply: schema.WhyReply, app: int, reference: Reference, outlook: Outlook, at: Present, epoch: Seconds
 ) -> None:
-    """When the app ends; its own share, its loans, and the time of their return.
+    """Add the end of the app, its own share, its loans, and the time of their return.
 
     Parameters
     ----------
