@@ -74,7 +74,7 @@ def add(
     """
     from themis.traces.profiles.csv_file import read_csv
 
-    _keep(name or file.name.split(".")[0], read_csv(file), force=force)
+    keep(name or file.name.split(".")[0], read_csv(file), force=force)
 
 
 def from_run(
@@ -99,13 +99,14 @@ def from_run(
         raise InputError(
             f"{run} has no measurements: no job trained alone for a second between two reports. Nothing was added."
         )
-    _keep(name or run.name.split(".")[0], rates, force=force)
+    keep(name or run.name.split(".")[0], rates, force=force)
 
 
-def _keep(name: str, rates: Throughputs, *, force: bool) -> None:
-    from themis.traces.profiles.library import add as keep
+def keep(name: str, rates: Throughputs, *, force: bool, folder: Path | None = None) -> None:
+    """Store a table in a folder of tables, by default the user's own, and print how to use it."""
+    from themis.traces.profiles.library import add
 
-    path = keep(_folder(), name, rates, force=force)
+    path = add(folder or _folder(), name, rates, force=force)
     rows = sum(len(jobs) for table in (rates.together, rates.apart, rates.beside) for jobs in table.values())
     err.print(
         f"{path}: {len(rates.models)} models, {rows} rates. Use it as --profiles {name}.",

@@ -46,6 +46,7 @@ VERBS: Mapping[str, tuple[str, str, str]] = {
     "simulate": ("simulate", "simulate", LOGS),
     "compare": ("report", "compare", LOGS),
     "report": ("live_report", "report", LOGS),
+    "profile": ("profile_verb", "profile", CLUSTER),
     "replay": ("replay_verb", "replay", LOGS),
     "explain": ("replay_verb", "explain", LOGS),
     "policies": ("lists", "policies", LOGS),
