@@ -87,8 +87,8 @@ def app(name: str, **more: Any) -> dict[str, Any]:
 
 def test_a_whole_life_over_http(served: tuple[World, HttpServer]) -> None:
     call = Caller(served[1].port)
-    assert call("POST", "/v1/apps", app("a", key="k")) == (201, {"app": 0, "name": "a"})
-    assert call("POST", "/v1/apps", app("a", key="k")) == (201, {"app": 0, "name": "a"}), "the same key, the same app"
+    assert call("POST", "/v1/apps", app("a", key="k")) == (201, {"app": 0, "name": "a", "layout": ""})
+    assert call("POST", "/v1/apps", app("a", key="k")) == (201, {"app": 0, "name": "a", "layout": ""}), "the same key, the same app"
     assert [row["name"] for row in call("GET", "/v1/apps")[1]] == ["a"]
     assert call("POST", "/v1/apps/a/hold")[1]["app"]["state"] == "held"
     assert [row["name"] for row in call("GET", "/v1/apps?state=held")[1]] == ["a"]
@@ -106,7 +106,7 @@ def test_a_whole_life_over_http(served: tuple[World, HttpServer]) -> None:
 def test_the_submission_that_the_documentation_shows_is_taken(served: tuple[World, HttpServer]) -> None:
     text = (Path(__file__).parents[2] / "docs" / "service.md").read_text()
     (body,) = re.findall(r"^  -d '(\{.*\})'$", text, re.MULTILINE)
-    assert Caller(served[1].port)("POST", "/v1/apps", body.encode()) == (201, {"app": 0, "name": "a"})
+    assert Caller(served[1].port)("POST", "/v1/apps", body.encode()) == (201, {"app": 0, "name": "a", "layout": ""})
 
 
 def test_users_have_rights_over_their_own_apps_alone(served: tuple[World, HttpServer]) -> None:

@@ -135,7 +135,8 @@ class Users:
 
 def request(event: Submission) -> schema.SubmitRequest:
     """As it goes over the wire."""
-    program = schema.Program(argv=event.behaviour.argv(), cwd="/tmp", grace_s=event.grace_s, work_is_time=True)
+    argv = event.behaviour.argv()
+    program = schema.Program(argv=argv, cwd="/tmp", grace_s=event.grace_s, work_is_time=True, launch="gpu")
     return schema.SubmitRequest(
         name=event.key,
         user=f"u{int(event.key[1:]) % 3}",
