@@ -239,6 +239,21 @@ def test_a_script_that_cannot_run_anywhere_is_told_from_one_that_failed(root: Pa
     assert all(end.ending.is_failure for end in heard)
 
 
+def test_a_rank_has_exported_variables_and_is_refused_by_name_where_a_path_is_missing(root: Path) -> None:
+    (root / "bin").mkdir()
+    (root / "bin" / "train").write_text("#!/bin/sh\necho in $VIRTUAL_ENV\n")
+    (root / "bin" / "train").chmod(0o755)
+    there = {"PATH": f"{root}/bin:/bin", "VIRTUAL_ENV": str(root)}
+    programs = [Program(argv=("train",), exports=there | more) for more in ({}, {"HF_HOME": "/no/such/cache"})]
+    with live(root, dict(enumerate(programs)), 2) as world:
+        for j in range(2):
+            world.executor.submit(grant(1, (j,), job=j))
+        heard = sorted((world.until(AttemptEnded) for _ in programs), key=lambda end: end.job)
+        assert f"in {root}" in world.logs()
+    assert [end.ending for end in heard] == [Ending.FINISHED, Ending.NOT_STARTED]
+    assert heard[1].message.startswith("HF_HOME=/no/such/cache of the submitter's shell is not on this machine")
+
+
 def test_a_program_that_ends_with_the_code_of_those_that_are_not_there_has_run(root: Path) -> None:
     with live(root, shell("exit 127")) as world:
         world.executor.submit(grant(1, (0,)))

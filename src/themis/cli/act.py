@@ -69,6 +69,19 @@ def run(
     env: Annotated[
         list[str], option("--env", "-e", metavar="NAME=VALUE", help="Environment variable of the job; repeatable.")
     ] = [],  # noqa: B006
+    export: Annotated[
+        str,
+        option(
+            metavar="NONE|ALL|NAMES",
+            help="Variables of this shell for the job. Default, where jobs run on this machine: PATH, VIRTUAL_ENV and others.",
+        ),
+    ] = "",
+    secret: Annotated[
+        list[str],
+        option(
+            "--secret", metavar="NAME", help="Variable from ~/.config/themis/secrets of the job's account; repeatable."
+        ),
+    ] = [],  # noqa: B006
     shell: Annotated[
         bool, option("--shell", "-s", help="Run the command by sh -c, with pipes and redirections.")
     ] = False,
@@ -85,6 +98,7 @@ def run(
     Example: [cyan]themis run --gpus 2 -- python train.py --epochs 9[/cyan]
     """
     from themis.client.command import name_of, run_request
+    from themis.client.exported import CONTAINERS
     from themis.machines.agent.messages import NEARLY_URL
 
     if send and no_send:
@@ -123,8 +137,14 @@ def run(
         say_notes(_hint_of_shell(word) for word in command if word in OF_A_SHELL)
     with service_of(home) as service:
         folder = send or ("" if no_send else _unasked(service))
+        program = request["jobs"][0]["program"]
         if folder:
-            _send(service, folder, request["jobs"][0]["program"])
+            _send(service, folder, program)
+        if launcher.startswith(CONTAINERS):
+            if export or secret:
+                raise InputError("--export and --secret do not reach into a container; give --env.")
+        else:
+            program |= _variables(service, export, secret, other=bool(user))
         made = service.call("Submit", key=os.urandom(16).hex(), **request)
         if made["layout"] and not launch:
             say(f"{made['layout']}.")
@@ -134,6 +154,20 @@ def run(
             return
         say(f"App {made['app']}, {made['name']}. Ctrl-C stops following; the app goes on.")
         _follow(service, made)
+
+
+def _variables(service: Service, export: str, secrets: Sequence[str], *, other: bool) -> dict[str, Any]:
+    """``exports`` and ``secrets`` of a program. ``other`` : the job is another user's, who has another shell."""
+    from themis.client.exported import exported
+
+    if not export and (other or service.call("Info").get("engine") != "local"):
+        export = "NONE"
+    values, left_out = exported(export, os.environ)
+    if left_out:
+        say(
+            f"Not exported, because they may hold secrets: {', '.join(left_out)}. --secret NAME reads the file of secrets."
+        )
+    return {"exports": values, "secrets": list(secrets)}
 
 
 def _sender(service: Service) -> Sender:
@@ -264,6 +298,19 @@ def submit(
     words: Annotated[
         list[str], argument(metavar="[ARGUMENT]...", help="Arguments of a script; put -- before them.")
     ] = [],  # noqa: B006
+    export: Annotated[
+        str,
+        option(
+            metavar="NONE|ALL|NAMES",
+            help="Variables of this shell for the job. Default, where jobs run on this machine: PATH, VIRTUAL_ENV and others.",
+        ),
+    ] = "",
+    secret: Annotated[
+        list[str],
+        option(
+            "--secret", metavar="NAME", help="Variable from ~/.config/themis/secrets of the job's account; repeatable."
+        ),
+    ] = [],  # noqa: B006
     shell: Annotated[bool, option("--shell", "-s", help="Read FILE as a script without a #! line, for sh.")] = False,
     user: Owner = "",
     scale: Annotated[float, option(metavar="FACTOR", help="Of a trace: make all times this much shorter.")] = 1.0,
@@ -315,15 +362,18 @@ def submit(
     elif words:
         raise InputError(f"{file} is a job file, which takes no arguments, got {words[0]!r}.")
     with service_of(home) as service:
+        variables = _variables(service, export, secret, other=bool(user))
         # The service has the same profiles, but not the folders that are to be sent.
         if (service.home / "journal.db").exists() and not SENDS.search(text):
             folder, key = str(Path.cwd()), os.urandom(16).hex()
-            made = service.call("SubmitFile", key=key, text=text, source=str(file), folder=folder, user=user)
+            made = service.call(
+                "SubmitFile", key=key, text=text, source=str(file), folder=folder, user=user, **variables
+            )
             say_notes(made["notes"])
             for app in made["apps"]:
                 _submitted(app["app"], app["name"], app["layout"])
         else:
-            for app in _read_here(service, text, file, user):
+            for app in _read_here(service, text, file, user, variables):
                 _submitted(app.app, app.name, app.layout)
 
 
@@ -332,9 +382,11 @@ def _submitted(number: int, name: str, layout: str) -> None:
     say_notes([f"{name}: {layout}."] if layout else [])
 
 
-def _read_here(service: Service, text: str, file: Path, user: str) -> list[schema.SubmitReply]:
+def _read_here(
+    service: Service, text: str, file: Path, user: str, variables: Mapping[str, Any]
+) -> list[schema.SubmitReply]:
     """Submit a job file that is read here: the service is another user's, without this user's profiles, or folders are sent."""
-    from themis.client.submit_requests import text_requests
+    from themis.client.submit_requests import text_requests, with_variables
 
     client = service.client
     requests, notes = text_requests(
@@ -347,6 +399,8 @@ def _read_here(service: Service, text: str, file: Path, user: str) -> list[schem
         send=_sender(service).send,
     )
     say_notes(notes)
+    for request in requests:
+        with_variables(request, **variables)
     return client.submit_all(requests)
 
 

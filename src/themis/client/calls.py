@@ -49,6 +49,8 @@ class RunOptions(TypedDict, total=False):
     modules: Sequence[str]
     launcher: str
     bundle: str
+    exports: Mapping[str, str]
+    secrets: Sequence[str]
 
 
 class JobKeys(TypedDict, total=False):

@@ -48,6 +48,8 @@ OF_PROGRAM = (
     "launcher",
     "checkpoint_url",
     "outputs",
+    "exports",
+    "secrets",
 )
 """Fields of ``Program`` that a run may set; all others are of ``SubmitRequest``."""
 

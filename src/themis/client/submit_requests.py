@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
+from themis.client.exported import CONTAINERS
 from themis.client.sending import inside
 from themis.data_dir import default_home
 from themis.errors import InputError
@@ -73,6 +74,13 @@ def text_requests(
     raise_first(reading.faults)
     notes = [note for spec in reading.submissions for note in shell_words(spec)]
     return _requests(reading.submissions, user, unknown_work_s, book, send), notes
+
+
+def with_variables(request: schema.SubmitRequest, exports: Mapping[str, str], secrets: Sequence[str]) -> None:
+    """Add variables of the submitter's shell, and names of secrets, to all jobs that run in no container."""
+    for job in request.jobs:
+        if not job.program.launcher.startswith(CONTAINERS):
+            job.program.exports, job.program.secrets = dict(exports), list(secrets)
 
 
 def _requests(

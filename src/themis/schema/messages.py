@@ -239,6 +239,10 @@ class Program(Request):
         ""  # where checkpoints are copied: a URL of fsspec, or themis:// for the service; empty for nowhere
     )
     outputs: list[str] = []  # files and folders below cwd that the service keeps; only with a bundle
+    exports: dict[
+        str, str
+    ] = {}  # variables of the submitter's shell; a value that is a path must exist on the job's machine
+    secrets: list[str] = []  # names of variables in the file ~/.config/themis/secrets of the job's account
 
 
 class Regime(Request):
@@ -354,6 +358,8 @@ class JobFile(Request):
     source: str = ""  # its name, for messages
     folder: str = ""  # absolute; `workdir` is relative to it
     user: str = ""  # empty: the caller; only administrators may name others
+    exports: dict[str, str] = {}  # as in Program, for all jobs
+    secrets: list[str] = []
 
 
 class JobFileReply(Message):

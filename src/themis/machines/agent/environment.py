@@ -63,6 +63,12 @@ def rank_env(spec: TaskSpec, number: int, run: str, inherited: Mapping[str, str]
     return env | (_torchrun(spec) if spec.per_machine else {})
 
 
+def exports(spec: TaskSpec, env: Mapping[str, str]) -> dict[str, str]:
+    """Exported variables that ranks get: those that neither the job nor Themis sets."""
+    yields = {*OWN, *INHERITED, *spec.inherits} - spec.env.keys()
+    return {name: value for name, value in spec.exports.items() if name in yields or name not in env}
+
+
 def gang_env(address: str, port: int, per_machine: bool) -> dict[str, str]:
     """Variables that are known once every machine is prepared: the address where rank 0 listens."""
     env = {"MASTER_ADDR": address, "MASTER_PORT": str(port)}

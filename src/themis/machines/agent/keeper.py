@@ -178,6 +178,7 @@ class Supervisor:
         """All ranks up to the point where only ``exec`` is left; they wait there for the word."""
         commands = self.task.get("commands")
         for number, env in enumerate(self.task["ranks"]):
+            env = env | self.task.get("exports", {})
             if self.environment.get("prefix"):
                 env = load_prepare().with_environment(env, self.environment["prefix"])
             log = Log(self.task["logs"][number], self.task["log_bytes"])
@@ -676,6 +677,13 @@ def run_rank(
             os.chdir(task["cwd"])
         except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
             raise Absent(f"folder {task['cwd']!r} to run in: {error.strerror}") from None
+        for name, value in task.get("exports", {}).items():
+            if value.startswith("/") and ":" not in value and not os.path.exists(value):
+                raise Absent(
+                    f"{name}={value} of the submitter's shell is not on this machine; --export NONE runs without"
+                )
+        if task.get("secrets"):
+            env = env | secrets_of(task["secrets"], pwd.getpwuid(os.getuid()).pw_dir)
         program = find_program(task["argv"][0], env.get("PATH", os.defpath))
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(out, 1)
@@ -693,6 +701,29 @@ def run_rank(
             cause = "absent" if isinstance(error, Absent) else "not_started"
             os.write(report, f"{cause}:{error}".encode()[:4000])
         os._exit(NOT_RUN)
+
+
+def secrets_of(names: Sequence[str], home: str) -> dict[str, str]:
+    """Variables of these names from the account's file of secrets, lines ``NAME=VALUE``, which the account alone may read.
+
+    Raises
+    ------
+    Absent : the file is missing, others may read it, or it lacks a name.
+    """
+    path = os.path.join(home, ".config", "themis", "secrets")
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = os.fstat(file.fileno())
+            if found.st_uid != os.getuid() or found.st_mode & 0o077:
+                raise Absent(f"the file of secrets {path} must belong to the job's account alone: chmod 600 {path}")
+            lines = (line.strip().partition("=") for line in file if not line.startswith("#"))
+            known = {name.strip(): value for name, equals, value in lines if equals}
+    except OSError as error:
+        raise Absent(f"the file of secrets {path}: {error.strerror}") from None
+    missing = [name for name in names if name not in known]
+    if missing:
+        raise Absent(f"the file of secrets {path} has no {', '.join(missing)}")
+    return {name: known[name] for name in names}
 
 
 def load_prepare() -> Any:

@@ -28,9 +28,9 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 from themis import limits
 from themis.errors import InputError
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Raised when one side no longer understands the other's last version. 2: files, packages, launchers and checkpoints of jobs.
-3: copies of checkpoints and outputs that the service keeps. 4: what tasks have on the disk."""
+3: copies of checkpoints and outputs that the service keeps. 4: what tasks have on the disk. 5: exported variables and secrets."""
 THROUGH_SERVICE = "themis://"
 """The ``checkpoint_url`` of checkpoints that are copied through the service."""
 NEARLY_URL = re.compile(r"[a-z][a-z0-9+.-]{1,30}:/")
@@ -85,6 +85,7 @@ class TaskSpec:
     checkpoint_url : where the first machine of the gang copies the checkpoint folder, empty for nowhere; the folder is then each
         machine's own, below the agent's. ``copy_every_s`` : between two copies while it runs. ``copy_s`` : for one.
     outputs : files and folders relative to ``cwd`` that the first machine copies to the service; only with a bundle.
+    exports, secrets : as in ``engines.program.Program``.
     setup_s : for fetching the bundle, and again for unpacking it and preparing the environment.
     """
 
@@ -123,6 +124,8 @@ class TaskSpec:
     copy_every_s: float = 600.0
     copy_s: float = 600.0
     outputs: tuple[str, ...] = ()
+    exports: Mapping[str, str] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
 
     @property
     def through_service(self) -> bool:
@@ -132,6 +135,8 @@ class TaskSpec:
     @property
     def protocol(self) -> int:
         """The oldest protocol version that covers all fields of this task."""
+        if self.exports or self.secrets:
+            return 5
         if self.through_service:
             return 3
         return 2 if self.bundle or self.packages or self.modules or self.launcher or self.checkpoint_url else 1

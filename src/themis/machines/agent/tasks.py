@@ -25,7 +25,7 @@ from typing import Any
 from themis import limits
 from themis.errors import InputError
 from themis.machines.agent import checkpoint_copies, keeper
-from themis.machines.agent.environment import rank_env
+from themis.machines.agent.environment import exports, rank_env
 from themis.machines.agent.keeper import STUCK_S
 from themis.machines.agent.means import UNCONTAINED, Means
 from themis.machines.agent.messages import Metric, TaskReport, TaskSpec, TaskState, build
@@ -138,6 +138,8 @@ class Task:
             "stop_signal": spec.stop_signal,
             "log_bytes": spec.log_bytes,
             "ranks": envs,
+            "exports": exports(spec, envs[0]),
+            "secrets": spec.secrets,
             "logs": [str(logs / f"rank-{rank}.log") for rank in spec.ranks],
             "checkpoint_dir": spec.checkpoint_dir,
             "cell": dataclasses.asdict(cell),

@@ -158,6 +158,8 @@ def task_specs(
             copy_every_s=settings.copy_every_s,
             copy_s=settings.copy_s,
             outputs=program.outputs,
+            exports=program.exports,
+            secrets=program.secrets,
         )
         ranks += count
     return specs

@@ -96,6 +96,8 @@ class Program:
     launcher : wraps its command: bwrap | apptainer:IMAGE | docker:IMAGE; empty for none.
     checkpoint_url : where its checkpoints are copied: a URL of fsspec, or ``themis://`` for the service; empty for nowhere.
     outputs : files and folders below ``cwd`` that the service keeps; only for a job that is sent with files.
+    exports : variables of the submitter's shell, for ranks alone; a path must exist on the machine. ``env`` and Themis come first.
+    secrets : names of variables that ranks read from their account's file of secrets.
     """
 
     argv: tuple[str, ...]
@@ -115,6 +117,8 @@ class Program:
     launcher: str = ""
     checkpoint_url: str = ""
     outputs: tuple[str, ...] = ()
+    exports: Mapping[str, str] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.argv or not self.argv[0]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from themis.client.submit_requests import text_requests
+from themis.client.submit_requests import text_requests, with_variables
 from themis.errors import InputError
 from themis.limits import LONGEST_JOB_FILE, NAMED, PATH
 from themis.schema import messages as schema
@@ -33,6 +33,7 @@ def read(arbiter: Arbiter, file: schema.JobFile) -> tuple[list[schema.SubmitRequ
     )
     for number, request in enumerate(requests):
         request.key = f"{file.key}/{number}" if file.key else ""
+        with_variables(request, file.exports, file.secrets)
     return requests, notes
 
 

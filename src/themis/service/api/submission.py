@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from themis import limits
+from themis.client.exported import SECRET
 from themis.core.state import State
 from themis.errors import InputError, UnknownName, closest
 from themis.jobs import When
@@ -349,7 +350,15 @@ def _tuner(request: schema.SubmitRequest) -> Tuner:
 
 def _program(job: schema.Job, user: str, config: Config) -> Program:
     p = job.program
-    texts = [*p.argv, p.cwd, p.checkpoint_dir, p.checkpoint_url, p.packages, *p.outputs, *map("=".join, p.env.items())]
+    texts = [
+        *p.argv,
+        p.cwd,
+        p.checkpoint_dir,
+        p.checkpoint_url,
+        p.packages,
+        *p.outputs,
+        *map("=".join, [*p.env.items(), *p.exports.items()]),
+    ]
     at = f"job {job.name!r}: "
     for name in ("cwd", "checkpoint_dir", "checkpoint_url", "packages", "launch", "stop_signal", "bundle", "launcher"):
         limits.PATH.check(getattr(p, name), f"{at}{name}")
@@ -364,9 +373,13 @@ def _program(job: schema.Job, user: str, config: Config) -> Program:
             f"job {job.name!r}: its arguments and variables have {together} bytes together, {longest} bytes the "
             f"longest; the limits are {MOST_TEXTS} and {MOST_TEXT}. Write them to a file."
         )
-    wrong = [name for name in p.env if not name or "=" in name]
+    wrong = [name for name in (*p.env, *p.exports, *p.secrets) if not name or "=" in name]
     if wrong:
         raise InputError(f"job {job.name!r}: {wrong[0][:100]!r} is not a valid name of a variable.")
+    if secret := [name for name in p.exports if SECRET.search(name)]:
+        raise InputError(
+            f"job {job.name!r} exports {secret[0][:100]}, which may hold a secret; name it in secrets, which are not kept here."
+        )
     grace_s = limits.GRACE_S.check(p.grace_s, f"{at}grace_s") if p.grace_s is not None else config.grace_s
     if grace_s > config.max_grace_s:
         # A job may keep GPUs that are leased to another one for that long.
@@ -387,6 +400,8 @@ def _program(job: schema.Job, user: str, config: Config) -> Program:
         launcher=p.launcher,
         checkpoint_url=url,
         outputs=tuple(p.outputs),
+        exports=dict(p.exports),
+        secrets=tuple(p.secrets),
         argv=tuple(p.argv),
         cwd=p.cwd or "/",
         env=dict(p.env),

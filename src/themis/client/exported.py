@@ -1,0 +1,76 @@
+"""Variables of the submitter's shell that a job gets, by name."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+from themis.errors import InputError
+
+NAMES = (
+    "PATH",
+    "VIRTUAL_ENV",
+    "CONDA_PREFIX",
+    "CONDA_DEFAULT_ENV",
+    "PYTHONPATH",
+    "HF_HOME",
+    "HF_HUB_CACHE",
+    "HF_DATASETS_CACHE",
+    "TORCH_HOME",
+    "WANDB_PROJECT",
+    "WANDB_ENTITY",
+    "WANDB_MODE",
+    "OMP_NUM_THREADS",
+)
+"""Exported without ``--export`` where jobs run on this machine."""
+CONTAINERS = ("apptainer:", "docker:")
+"""Launchers whose jobs have the environment of their image."""
+SECRET = re.compile("KEY|TOKEN|SECRET|PASSW", re.IGNORECASE)
+"""Names that may hold a secret: exported variables are in the journal."""
+_CREDENTIALS = re.compile(r"://[^/@\s]*:[^/@\s]*@")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
+_SESSION = re.compile(
+    r"(HOME|USER|LOGNAME|SHELL|TMPDIR|PWD|OLDPWD|SHLVL|TERM|DISPLAY|MAIL|_|RANK|WORLD_SIZE|CUDA_VISIBLE_DEVICES|"
+    r"(SSH|XDG|DBUS|THEMIS|SLURM|LOCAL|MASTER|PET)_.*)"
+)
+
+
+def exported(text: str, environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Variables that ``--export`` names, and the names that ``ALL`` leaves out because they may hold a secret.
+
+    Parameters
+    ----------
+    text : ``NONE``, ``ALL``, names with commas between them, or empty for those of ``NAMES`` that are set and whose path exists.
+
+    Raises
+    ------
+    InputError : a name that may hold a secret, that the job's environment reserves, or that is not set.
+    """
+    if text == "NONE":
+        return {}, []
+    if not text:
+        found = {name: environ[name] for name in NAMES if name in environ}
+        return {name: value for name, value in found.items() if not is_path(value) or os.path.exists(value)}, []
+    if text == "ALL":
+        names = sorted(name for name in environ if _NAME.fullmatch(name) and not _SESSION.fullmatch(name))
+        secret = [name for name in names if SECRET.search(name) or _CREDENTIALS.search(environ[name])]
+        return {name: environ[name] for name in names if name not in secret}, secret
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if not _NAME.fullmatch(name) or _SESSION.fullmatch(name):
+            raise InputError(
+                f"--export names {name[:60]!r}, expected NONE, ALL or names of variables that Themis does not set."
+            )
+        if SECRET.search(name):
+            raise InputError(
+                f"--export names {name[:60]}, which may hold a secret; put it into the file of secrets: --secret {name[:60]}."
+            )
+        if name not in environ:
+            raise InputError(f"--export names {name[:60]}, which is not set in this shell.")
+    return {name: environ[name] for name in names}, []
+
+
+def is_path(value: str) -> bool:
+    """True for an absolute path: it must exist on the job's machine."""
+    return value.startswith("/") and ":" not in value
