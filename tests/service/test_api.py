@@ -121,7 +121,7 @@ def test_a_command_runs_is_followed_and_leaves_its_record(client: Client, tmp_pa
 def test_a_command_that_fails_says_how(client: Client) -> None:
     made = client.run(["sh", "-c", "echo no >&2; exit 7"])
     app = client.wait(made.app, timeout_s=PATIENCE_S)
-    assert (app.state, app.reason) == ("failed", "its job failed once: exit code 7")
+    assert (app.state, app.reason) == ("failed", "its job failed once: exit code 7: no")
     assert b"".join(client.logs(made.app)) == b"no\n"
 
 
