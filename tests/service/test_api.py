@@ -273,7 +273,7 @@ def test_the_commands_print_what_the_service_knows(
 
 @slow
 def test_logs_of_a_rank_or_an_attempt_that_never_was_are_refused(client: Client) -> None:
-    app = client.run(["sh", "-c", "echo $RANK"], gpus=2).app
+    app = client.run(["sh", "-c", "echo $RANK"], gpus=2, launch="gpu").app
     assert client.wait(app, timeout_s=PATIENCE_S).state == "completed"
     assert b"".join(client.logs(app, rank=1)) == b"1\n"
     with pytest.raises(InputError, match=r"had ranks 0 to 1, got rank 7\."):
