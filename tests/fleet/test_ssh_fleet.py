@@ -128,7 +128,7 @@ def test_cables_that_are_pulled_agents_that_are_killed_and_machines_that_die_cos
         wait_until(lambda: not ranks_of(hosts.tasks("m1")), "its supervisor stopped its job when the lease ended")
         hosts.network.plug("m1")
         wait_until(lambda: world.up(*NAMES), lambda: f"all are back\n{service.said()}")
-        gang = client.run(["true"], gpus=4, hours=0.01).app
+        gang = client.run(["true"], gpus=4, hours=0.01, launch="gpu").app
         for app in (*apps, gang):
             assert client.wait(app, timeout_s=PATIENCE_S).state == "completed", service.said()
     assert hosts.agents("m2")

@@ -133,7 +133,9 @@ def _submit(service: Daemon, witness: Path, rng: np.random.Generator) -> int:
     command = [sys.executable, "-I", "-S", str(PROGRAMS / "beats.py"), str(witness), str(steps), "0.05"]
     command += ["stray"] * (rng.random() < 0.3)
     with service.client() as client:
-        return client.run(command, gpus=(low, int(rng.integers(low, 4))), hours=steps / 72000, retries=RETRIES).app
+        return client.run(
+            command, gpus=(low, int(rng.integers(low, 4))), hours=steps / 72000, retries=RETRIES, launch="gpu"
+        ).app
 
 
 def _strike_job(service: Daemon, rng: np.random.Generator) -> set[str]:

@@ -88,7 +88,9 @@ def app(name: str, **more: Any) -> dict[str, Any]:
 def test_a_whole_life_over_http(served: tuple[World, HttpServer]) -> None:
     call = Caller(served[1].port)
     assert call("POST", "/v1/apps", app("a", key="k")) == (201, {"app": 0, "name": "a", "layout": ""})
-    assert call("POST", "/v1/apps", app("a", key="k")) == (201, {"app": 0, "name": "a", "layout": ""}), "the same key, the same app"
+    assert call("POST", "/v1/apps", app("a", key="k")) == (201, {"app": 0, "name": "a", "layout": ""}), (
+        "the same key, the same app"
+    )
     assert [row["name"] for row in call("GET", "/v1/apps")[1]] == ["a"]
     assert call("POST", "/v1/apps/a/hold")[1]["app"]["state"] == "held"
     assert [row["name"] for row in call("GET", "/v1/apps?state=held")[1]] == ["a"]

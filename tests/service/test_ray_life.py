@@ -31,7 +31,7 @@ def start(service: Daemon, witness: Path, gpus: int, steps: int) -> int:
     """A job that says every moment where it lives."""
     command = [sys.executable, "-I", "-S", str(PROGRAMS / "beats.py"), str(witness), str(steps), "0.05"]
     with service.client() as client:
-        return client.run(command, gpus=gpus, hours=steps / 72000).app
+        return client.run(command, gpus=gpus, hours=steps / 72000, launch="gpu").app
 
 
 def node(service: Daemon, name: str) -> str:

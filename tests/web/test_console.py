@@ -54,7 +54,7 @@ class World:
     ) -> int:
         """An app of jobs that run this program."""
         job = schema.Job(gpus_min=gpus, gpus_max=gpus, regimes=[schema.Regime(steps=300)])
-        job.program = schema.Program(argv=list(argv), cwd="/tmp", work_is_time=True, env=env or {})
+        job.program = schema.Program(argv=list(argv), cwd="/tmp", work_is_time=True, env=env or {}, launch="gpu")
         with self.service.client() as client:
             made = client.submit(schema.SubmitRequest(name=name, user=user, jobs=[job] * jobs))
         return int(made.app)
