@@ -59,13 +59,22 @@ def test_every_column_is_defined() -> None:
 
 @pytest.mark.parametrize("seeds", [1, 5])
 def test_the_table_fits_120_columns_and_says_what_it_shows(seeds: int) -> None:
-    shown = text(summary_table(runs(("themis", "themis:f=0.7,payment=floor", "gandiva"), seeds)))
+    shown = text(summary_table(runs(("themis", "themis:f=0.7,payment=floor", "gandiva"), seeds), wide=True))
     assert max(len(line) for line in shown.splitlines()) <= 120
     assert "…" not in shown
     for word in ("Simulated", "workload mini", "4+2 (6 GPUs)", "2 apps", "paper", "exact", "gandiva"):
         assert word in shown
     assert ("seeds 0 to 4" if seeds == 5 else "seed 0") in shown
     assert ("95 %" in shown) == (seeds > 1)
+
+
+@pytest.mark.parametrize("seeds", [1, 5])
+def test_the_tables_chosen_numbers_fit_80_columns(seeds: int) -> None:
+    shown = text(summary_table(runs(("themis", "themis:f=0.7,payment=floor", "gandiva"), seeds)), 80)
+    assert max(len(line.rstrip()) for line in shown.splitlines()) <= 80
+    assert "…" not in shown
+    assert "× own share" in shown
+    assert "ρ" not in shown.partition("Simulated")[0], "symbols are of the wide table"
 
 
 def test_measured_runs_are_not_called_simulated() -> None:

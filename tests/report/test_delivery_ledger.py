@@ -225,4 +225,6 @@ def test_explain_and_the_comparison_say_what_was_received(tmp_path: Path) -> Non
     assert "0.2 of the 0.1 GPU hours that it was entitled to (330%)" in str(table(story).caption)
     compacted: Log = [*MINI[:3], (0.0, e.Compacted(records=3)), *MINI[3:]]
     assert np.isnan(explain(write(tmp_path / "short.jsonl", compacted), "A").entitled)
-    assert f"worst {run.delivered_worst:.2f}, mean {run.delivered_mean:.2f}" in str(summary_table([run]).caption)
+    assert f"worst {run.delivered_worst:.2f}, mean {run.delivered_mean:.2f}" in str(
+        summary_table([run], wide=True).caption
+    )

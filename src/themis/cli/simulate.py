@@ -109,6 +109,7 @@ def simulate(
         str, typer.Option("--figure-format", metavar="svg|png", help="Format of the figures.")
     ] = "svg",
     as_json: Annotated[bool, typer.Option("--json", help="Print results as JSON instead of the table.")] = False,
+    wide: Annotated[bool, typer.Option("--wide", help="Print all numbers of the table, in 120 columns.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress and no table.")] = False,
     live: Annotated[bool, typer.Option("--live", help="Begin with the running service's state.")] = False,
     home: Annotated[
@@ -202,7 +203,7 @@ def simulate(
     good = [d.result for d in done if d.result is not None]
     if not quiet:
         say_notes(note for run in runs for note in run.simulation.workload.notes)
-    _show(good, as_json=as_json, quiet=quiet)
+    _show(good, as_json=as_json, quiet=quiet, wide=wide)
     written = _write(good, folder, report=report) if folder and good else []
     if figures and good:
         from themis.report.compare import compare
@@ -230,7 +231,7 @@ def _name_old_logs(folder: Path, runs: Sequence[SimulationRun]) -> None:
         )
 
 
-def _show(good: Sequence[RunMetrics], *, as_json: bool, quiet: bool) -> None:
+def _show(good: Sequence[RunMetrics], *, as_json: bool, quiet: bool, wide: bool) -> None:
     """Print the results."""
     if as_json:
         from themis.report.export import to_json
@@ -239,7 +240,7 @@ def _show(good: Sequence[RunMetrics], *, as_json: bool, quiet: bool) -> None:
     elif good and not quiet:
         from themis.report.table import summary_table
 
-        print_whole(summary_table(good))
+        print_whole(summary_table(good, wide=wide))
 
 
 def _write(good: Sequence[RunMetrics], folder: Path, *, report: bool) -> list[Path]:

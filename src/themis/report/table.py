@@ -1,9 +1,10 @@
-"""The terminal's table: one line a policy, within 120 columns; which rho, which runs, is said below it."""
+"""The terminal's table: one line a policy, within 80 columns, or 120 with all numbers; which runs is said below it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich import box
 from rich.table import Table
@@ -15,6 +16,16 @@ from themis.report.findings import finding
 from themis.report.intervals import Interval
 from themis.report.result import RunMetrics, scalar
 
+BRIEF = {
+    "rho_reference_max": "worst app,\n× own share",
+    "rho_reference_above_1_1": "later than\n1.1 ×, %",
+    "jct_mean": "",
+    "makespan": "",
+    "gpu_seconds": "",
+    "utilisation": "",
+}
+"""Numbers of the table of 80 columns, and their titles there; empty: the number's own."""
+BRIEF_NOTE = "Own share: the time that an app would have taken on its own share of the cluster. Best in green; --wide: all numbers."
 NOTE = (
     "ρ = JCT / JCT on one's own share of the cluster, lower is better, at most 1 is fair. 'reference': the cluster divided at each "
     "instant among the apps it has not finished; 'paper': the Themis paper's T_id, 1/N on average; 'exact': the exact one. Best in "
@@ -22,9 +33,11 @@ NOTE = (
 )
 
 
-def summary_table(runs: Sequence[RunMetrics]) -> Table:
+def summary_table(runs: Sequence[RunMetrics], *, wide: bool = False) -> Table:
     """Policies side by side; with several seeds the mean and, below it, the half width of its 95 % interval."""
     columns = [c for c in columns_for(runs) if c.short]
+    if not wide:
+        columns = [replace(c, title=BRIEF[c.name] or c.title) for c in columns if c.name in BRIEF]
     rows = compare(runs, columns)
     many = any(len(row.runs) > 1 for row in rows)
     spread = " Mean over seeds ± half width of its 95 % confidence interval." if many else ""
@@ -38,12 +51,12 @@ def summary_table(runs: Sequence[RunMetrics]) -> Table:
         title_style="bold",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
-        caption=f"{caption(runs)}\n{NOTE}{spread}{delivered}.",
+        caption=f"{caption(runs)}\n{NOTE if wide else BRIEF_NOTE}{spread}{f'{delivered}.' if wide else ''}",
         caption_justify="left",
         caption_style="dim",
         show_lines=False,
     )
-    table.add_column("policy", overflow="fold", vertical="top", max_width=24)
+    table.add_column("policy", overflow="fold", vertical="top", max_width=24 if wide else 20)
     for column in columns:
         table.add_column(column.title, justify="right", no_wrap=True)
     for row in rows:
