@@ -27,6 +27,7 @@ from themis.model.events import (
     FairnessSet,
     Grant,
     Header,
+    JobEnded,
     MachineFailed,
     MachineJoined,
     MachineResized,
@@ -246,6 +247,8 @@ class _Run(Driver):
             self.executor.start(command)  # type: ignore[arg-type]
         elif kind is Revoke:
             self.executor.stop(command)  # type: ignore[arg-type]
+        elif kind is JobEnded:
+            self.executor.forget(command.job)  # type: ignore[union-attr]
         elif kind is AppFinished:
             self.finished += 1
             self.progress(self.finished, now)

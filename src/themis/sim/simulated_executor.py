@@ -124,6 +124,10 @@ class SimulatedExecutor(Executor):
             steady = checks is None and len(job.regimes) == 1 and job.dynamic is None
             self.gangs[j] = _Gang(spec=job, checks=checks, steady=steady)
 
+    def forget(self, job: int) -> None:
+        """Forget a job that will not run again."""
+        self.gangs.pop(job, None)
+
     def _checks(self, app: App, j: int, job: Job) -> _Checks | None:
         # Where nothing is ever stopped, no component reads the reports.
         if not isinstance(app.tuner, CurveStopping) or len(app.jobs) <= app.tuner.keep:
