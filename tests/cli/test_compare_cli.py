@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from command import Command
 
+from themis.model.events import SCHEMA
 from themis.report.comparison_table import CSV
 
 
@@ -124,7 +125,7 @@ def damaged(logs: Path, folder: Path) -> dict[str, Path]:
         "damaged.jsonl.gz": packed[:2000] + b"x" * 50 + packed[2050:],
         "mid-line.jsonl": b"".join(lines[:40])[:-9],
         "short.jsonl": b"".join(lines[:40]),
-        "newer.jsonl": lines[0].replace(b'"schema":2', b'"schema":99') + b"".join(lines[1:]),
+        "newer.jsonl": lines[0].replace(f'"schema":{SCHEMA}'.encode(), b'"schema":99') + b"".join(lines[1:]),
         "kind.jsonl": lines[0] + b'{"t":1.0,"kind":"Gramt"}\n',
     }
     for name, data in made.items():
@@ -142,7 +143,7 @@ SAID = {
     "damaged.jsonl.gz": "damaged.jsonl.gz, line",
     "mid-line.jsonl": "was cut off or edited there",
     "short.jsonl": "the run was cut off",
-    "newer.jsonl": "has schema 99, this Themis reads 2",
+    "newer.jsonl": f"has schema 99, this Themis reads {SCHEMA}",
     "kind.jsonl": "unknown kind of record 'Gramt'",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -36,8 +37,10 @@ def report(
     from themis.report.compare import caption, compare
     from themis.report.html import write_report
     from themis.report.metrics import metrics_of
+    from themis.report.result import RunMetrics
     from themis.report.style import FILE, save
     from themis.report.table import summary_table
+    from themis.report.timeline import shares
     from themis.service.operations import live_runs
 
     names = [home.resolve().name for home in homes]
@@ -46,7 +49,7 @@ def report(
     if len(set(names)) < len(names):
         raise InputError(f"two data directories are named {max(names, key=names.count)}; give each once.")
     ready_folder(folder)
-    lives, compared = [], []
+    lives, others = list[RunMetrics](), list[RunMetrics]()
     for home, name in zip(homes, names):
         log = folder / f"{name}.jsonl"
         live_runs.write_log(home, log)
@@ -54,8 +57,11 @@ def report(
         if simulated:
             other = folder / f"{name}-simulated.jsonl"
             live_runs.simulate(home, other)
-            label = f"{lives[-1].policy} ({name})" if len(homes) > 1 else lives[-1].policy
-            compared.append(beside(label, lives[-1], metrics_of(other)))
+            others.append(metrics_of(other))
+    policies = [run.policy for run in lives]
+    labels = [f"{policy} ({name})" if policies.count(policy) > 1 else policy for policy, name in zip(policies, names)]
+    lives = [replace(run, policy=label) for run, label in zip(lives, labels)]
+    compared = [beside(*one) for one in zip(labels, lives, others)]
     rows = compare(lives)
     print_whole(summary_table(lives))
     for one in compared:
@@ -65,6 +71,8 @@ def report(
     if compared:
         written.append(folder / f"live-over-simulated.{figure_format}")
         save(ratios(compared, FILE), written[-1], caption(lives))
+    written.append(folder / f"shares.{figure_format}")
+    save(shares(list(zip(labels, lives)), FILE), written[-1], caption(lives))
     if any(app.outcome == "active" for run in lives for app in run.apps):
         say("Some apps have not ended yet; distributions are over those that have.")
     say_written(written)

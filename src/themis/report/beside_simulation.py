@@ -72,7 +72,7 @@ def ratios(compared: Sequence[Beside], style: Style) -> Drawing:
             mark(line, f"p{i}", style)
     axis.axvline(1.0, color=style.ink, lw=0.8, ls=(0, (2, 2)), zorder=1)
     pooled = np.concatenate([one.ratios for one in compared])
-    if len(pooled) and pooled.max() > 4 * pooled.min():
+    if len(pooled) and pooled.max() > 25 * pooled.min():
         log_x(axis)
     else:
         ticks(axis, "x", 6)

@@ -80,6 +80,42 @@ def usage(groups: Sequence[tuple[str, RunMetrics]], style: Style) -> Drawing:
     return Drawing(name="gpu-use", title=title, figure=figure, reads=(read,) * len(groups))
 
 
+def shares(groups: Sequence[tuple[str, RunMetrics]], style: Style, most: int = 6) -> Drawing:
+    """Each user's part of the GPUs in service over time, stacked, as in Gavel's figures 12 and 13; a row a policy.
+
+    ``most`` : users with an area of their own, those with the most GPU time; the others share one.
+    """
+    figure, rows = canvas(style, WIDE, 0.55 + 1.5 * len(groups), rows=len(groups), share_y=True)
+    unit, name = _unit_of(groups)
+    time = dict[str, float]()
+    for _, run in groups:
+        held = run.gantt.end - run.gantt.start
+        for user, seconds in zip((run.apps[a].user for a in run.gantt.app.tolist()), held.tolist()):
+            time[user] = time.get(user, 0.0) + seconds
+    users = sorted(time, key=lambda user: (-time[user], user))
+    named = users[:most] if len(users) > most + 1 else users
+    labels = [*named, *["all others"] * (len(users) > len(named))]
+    for axis, (label, run) in zip(rows, groups):
+        zero, end = run.gpus_in_use.start, run.gpus_in_use.end
+        edges, row = np.linspace(zero, max(end, zero + 1e-9), MOST_STEPS + 1), {user: i for i, user in enumerate(named)}
+        held = np.zeros((len(labels), MOST_STEPS))
+        for app, start, stop in zip(run.gantt.app.tolist(), run.gantt.start.tolist(), run.gantt.end.tolist()):
+            part = np.clip(np.minimum(edges[1:], stop) - np.maximum(edges[:-1], start), 0.0, None)
+            held[row.get(run.apps[app].user, len(labels) - 1)] += part / np.diff(edges)
+        stacked = np.cumsum(held / max(run.gpus, 1), axis=0)
+        for i in reversed(range(len(labels))):
+            axis.stairs(stacked[i], (edges - zero) / unit, fill=True, color=colour(i), lw=0)
+        axis.set_title(label, loc="left", fontsize=9, fontweight="bold", pad=3, color=style.ink)
+        axis.margins(x=0)
+        axis.set_ylim(0, 1.02)
+        ticks(axis, "y", 3)
+        tidy(axis, style)
+    rows[-1].set_xlabel(since(name))
+    figure.supylabel("share of GPUs", fontsize=9, color=style.ink)
+    title = "Share of the GPUs by user over time"
+    return Drawing(name="shares", title=title, figure=figure, key=policy_key(labels))
+
+
 def since(name: str) -> str:
     """The label of an axis of time in this unit."""
     return f"{name} since the first arrival"
