@@ -39,7 +39,14 @@ def test_a_trace_runs_as_real_jobs_at_its_scale_and_the_same_command_submits_not
     assert "completion time live over simulated" in said
     assert "median of 2 apps" in said
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names >= {"report.html", "live-over-simulated.svg", "rho-reference.svg", "jct.svg", "gpu-use.svg", "shares.svg"}
+    assert names >= {
+        "report.html",
+        "live-over-simulated.svg",
+        "rho-reference.svg",
+        "jct.svg",
+        "gpu-use.svg",
+        "shares.svg",
+    }
     both = [metrics_of(tmp_path / "out" / name) for name in ("home.jsonl", "home-simulated.jsonl")]
     assert [run.simulated for run in both] == [False, True]
     for live, simulated in zip(both[0].apps, both[1].apps):
