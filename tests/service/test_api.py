@@ -287,6 +287,8 @@ def test_a_user_who_has_a_token_gets_no_other_unasked(
     home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("THEMIS_HOME", str(home))
+    assert themis("whoami") == 0
+    assert " (administrator) at " in capfd.readouterr().out
     assert themis("user", "add", "carol") == 0
     first = capfd.readouterr().out.strip()
     assert themis("user", "add", "carol") == 2

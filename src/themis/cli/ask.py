@@ -243,6 +243,26 @@ def logs(
         copy_logs(client, app, job=job, rank=rank, follow=follow, attempt=attempt)
 
 
+def whoami(output: Output = "table", home: Home = None) -> None:
+    """Print the user that the service takes you for, and where it is.
+
+    Example: [cyan]themis whoami[/cyan]
+    """
+    from themis.client.home import read_endpoint
+
+    with service_of(home) as service:
+        info = service.call("Info")
+        row = {
+            "user": info["user"],
+            "administrator": bool(info.get("admin")),
+            "service": read_endpoint(service.home).address,
+        }
+        if output != "table":
+            dump(row, output)
+            return
+        print(f"{row['user']}{' (administrator)' if row['administrator'] else ''} at {row['service']}")
+
+
 # ---- the cluster ---------------------------------------------------------------------------------------------------
 
 

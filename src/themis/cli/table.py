@@ -42,6 +42,7 @@ VERBS: Mapping[str, tuple[str, str, str]] = {
     "set": ("setting_verbs", "set_", SERVICE),
     "dump": ("ask", "save_state", SERVICE),
     "login": ("user", "login", SERVICE),
+    "whoami": ("ask", "whoami", SERVICE),
     "audit": ("user", "audit", SERVICE),
     "simulate": ("simulate", "simulate", LOGS),
     "compare": ("report", "compare", LOGS),

@@ -55,17 +55,21 @@ def add(
     Example: [cyan]themis user add bob[/cyan]
     """
     from themis.client.home import public_address
+    from themis.client.light import Service
 
     with connect(home) as client:
         if not replace and client.users(name):
             raise InputError(f"{name} already has a token; --replace makes it invalid and creates a new one.")
-        token, address = client.add_user(name, admin=admin), public_address(client.home, client.address)
+        made = Service(client.home).call("AddUser", user=name, admin=admin)
+        token, address = made["token"], public_address(client.home, client.address)
         pin = f" --fingerprint {client.trust.fingerprint}" if client.trust.fingerprint else ""
         shared = any(node.trust == "single" for node in client.nodes())
     if output != "table":
         dump({"user": name, "token": token, "address": address}, output)
         return
     print(token)
+    if made["warning"]:
+        say(f"Warning: {made['warning']}")
     say(f"Give this token to {name}, who logs in with: themis login {address}{pin}")
     if shared:
         from themis.service.operations.rights import WARNINGS

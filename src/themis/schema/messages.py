@@ -733,6 +733,7 @@ class UserRef(Request):
 class UserToken(Message):
     user: str = ""
     token: str = ""
+    warning: str = ""  # why jobs of this user would not start now; empty if they would
 
 
 class User(Message):

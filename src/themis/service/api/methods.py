@@ -449,7 +449,15 @@ class Api:
     def AddUser(self, request: schema.UserRef) -> schema.UserToken:
         """A token for a user."""
         self._check_admin("add users")
-        return schema.UserToken(user=request.user, token=self.access.add(request.user, admin=request.admin))
+        warning = ""
+        if not self.arbiter.config.single_trust:
+            try:
+                self.arbiter.executor.check_user(request.user)
+            except InputError as error:
+                # The account may come later; until then the user's submissions are refused.
+                warning = str(error)
+        token = self.access.add(request.user, admin=request.admin)
+        return schema.UserToken(user=request.user, token=token, warning=warning)
 
     @audited
     def RemoveUser(self, request: schema.UsersRequest) -> schema.UserReply:
