@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from themis.client.exported import exported
+from themis.client.exported import code_of, exported
 from themis.errors import InputError
 from themis.machines.agent.environment import exports, rank_env
-from themis.machines.agent.keeper import Absent, secrets_of
+from themis.machines.agent.keeper import Absent, changed_code, secrets_of
 from themis.machines.engines.hosts import Host, task_specs
 from themis.machines.engines.program import Program
 from themis.model.cluster import Machine
@@ -51,6 +51,20 @@ def test_what_the_job_sets_and_what_themis_sets_is_not_exported() -> None:
     assert exports(spec, env) == {"PATH": "/venv/bin"}
     assert env["PATH"] == "/bin", "what prepares the job's files has the agent's"
     assert spec.protocol == 5
+
+
+def test_a_script_that_changed_since_its_submission_is_named_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text("print(1)")
+    made = code_of(["python", "train.py", "--x"], str(tmp_path))["THEMIS_CODE"]
+    monkeypatch.chdir(tmp_path)
+    assert changed_code(made) == changed_code("") == ""
+    (tmp_path / "train.py").write_text("print(2)")
+    assert changed_code(made) == (
+        "themis: train.py changed since the job was submitted; this attempt runs the new version.\n"
+    )
+    assert code_of(["python", "-m", "train"], str(tmp_path)) == code_of(["python", "nosuch.py"], str(tmp_path)) == {}
 
 
 def test_secrets_come_from_a_file_of_the_account_alone(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def run(
     Example: [cyan]themis run --gpus 2 -- python train.py --epochs 9[/cyan]
     """
     from themis.client.command import name_of, run_request
-    from themis.client.exported import CONTAINERS
+    from themis.client.exported import CONTAINERS, code_of
     from themis.machines.agent.messages import NEARLY_URL
 
     if send and no_send:
@@ -145,6 +145,8 @@ def run(
                 raise InputError("--export and --secret do not reach into a container; give --env.")
         else:
             program |= _variables(service, export, secret, other=bool(user))
+            if not folder:  # files that are sent stay as they are
+                program["exports"] |= code_of(program["argv"], program["cwd"])
         made = service.call("Submit", key=os.urandom(16).hex(), **request)
         if made["layout"] and not launch:
             say(f"{made['layout']}.")

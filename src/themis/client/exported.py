@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from themis.errors import InputError
 
@@ -28,6 +29,8 @@ CONTAINERS = ("apptainer:", "docker:")
 """Launchers whose jobs have the environment of their image."""
 SECRET = re.compile("KEY|TOKEN|SECRET|PASSW", re.IGNORECASE)
 """Names that may hold a secret: exported variables are in the journal."""
+MOST_CODE = 4 << 20
+"""Bytes of a script whose digest is taken at most."""
 _CREDENTIALS = re.compile(r"://[^/@\s]*:[^/@\s]*@")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 _SESSION = re.compile(
@@ -74,3 +77,16 @@ def exported(text: str, environ: Mapping[str, str]) -> tuple[dict[str, str], lis
 def is_path(value: str) -> bool:
     """True for an absolute path: it must exist on the job's machine."""
     return value.startswith("/") and ":" not in value
+
+
+def code_of(command: Sequence[str], folder: str) -> dict[str, str]:
+    """``THEMIS_CODE``: digest and path of the script that a command names, so that a rank notices a later change; else empty.
+
+    The script is the first word that is a file of at most 4 MiB and no program.
+    """
+    for word in command:
+        path = os.path.join(folder, word)
+        if word.endswith((".py", ".sh")) and os.path.isfile(path) and os.path.getsize(path) <= MOST_CODE:
+            with open(path, "rb") as file:
+                return {"THEMIS_CODE": f"{hashlib.sha256(file.read()).hexdigest()} {word}"}
+    return {}

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import pwd
@@ -689,6 +690,8 @@ def run_rank(
         os.dup2(out, 1)
         os.dup2(out, 2)
         os.write(report, b"ok")
+        if note := changed_code(task.get("exports", {}).get("THEMIS_CODE", "")):
+            os.write(1, note.encode())
         word = b""
         while not word.endswith(b"\n"):
             more = os.read(barrier, 65536)
@@ -724,6 +727,19 @@ def secrets_of(names: Sequence[str], home: str) -> dict[str, str]:
     if missing:
         raise Absent(f"the file of secrets {path} has no {', '.join(missing)}")
     return {name: known[name] for name in names}
+
+
+def changed_code(submitted: str) -> str:
+    """A line for the log if the script is not as it was submitted; ``submitted`` : digest and path, empty for none."""
+    digest, _, path = submitted.partition(" ")
+    if not digest:
+        return ""
+    try:
+        with open(path, "rb") as file:
+            same = hashlib.sha256(file.read()).hexdigest() == digest
+    except OSError:
+        return ""  # the program says so itself
+    return "" if same else f"themis: {path} changed since the job was submitted; this attempt runs the new version.\n"
 
 
 def load_prepare() -> Any:
