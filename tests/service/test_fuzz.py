@@ -95,7 +95,8 @@ def _values(of: Any, depth: int) -> st.SearchStrategy[Any] | None:
         found = _values(inner[0], depth)
         return None if found is None else st.lists(found, max_size=3)
     if get_origin(of) is dict:
-        return st.dictionaries(TEXTS, TEXTS, max_size=2)
+        found = _values(inner[-1], depth)
+        return None if found is None else st.dictionaries(TEXTS, found, max_size=2)
     if get_origin(of) is Literal:
         return st.sampled_from(get_args(of))
     if inner:  # optional, or with limits
