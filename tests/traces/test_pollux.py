@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from logs import assert_fault, seconds, write
 
 from themis.errors import InputError
 from themis.model.events import AppFinished
+from themis.model.units import Locality
 from themis.model.workload import Workload
 from themis.policies.api import make_policy
 from themis.sim.runner import Record, Simulation
@@ -152,3 +154,26 @@ def test_the_real_archive_has_160_jobs_of_1159_gpu_hours(shared_data: Path) -> N
     assert summary.span / 3600 == pytest.approx(7.66, abs=0.01)
     realistic = load_workload(path, member="workloads-realistic/workload-1.csv")
     assert describe(realistic).jobs == 160
+
+
+def test_elastic_jobs_count_steps_at_the_smallest_batch_and_their_curves_are_the_best_measured_goodput(
+    tmp_path: Path,
+) -> None:
+    folder = bundle(tmp_path)
+    for app in ("cifar10", "deepspeech2"):
+        data = folder / "simulator" / "traces" / app
+        write(data, "validation-64.csv", "progress,iteration,grad_sqr,grad_var\n50,49,1.0,2.0\n100,99,1.0,2.0\n")
+        write(data, "validation-128.csv", "progress,iteration,grad_sqr,grad_var\n50,30,1.0,2.0\n100,60,1.0,2.0\n")
+        places = "placement,local_bsz,step_time,sync_time\n1,16,0.5,0.1\n1,64,1.0,0.2\n44,16,1.0,0.4\n44,64,1.5,0.4\n"
+        write(data, "placements.csv", places)
+    workload = load_workload(str(folder), elastic=True)
+    job, profile = workload.apps[1].jobs[0], workload.profiles[0]
+    assert (job.gpus_min, job.gpus_max, job.model) == (1, 8, "pollux-cifar10")
+    (regime,) = job.regimes
+    assert regime.steps == pytest.approx(100)
+    # One GPU: at batch 64 a step a second. Beyond it two parts cost more than they bring.
+    assert DEFAULT_BOOK.with_profiles(workload.profiles).rate(
+        job.model, regime.batch, "T4", 1, Locality.SLOT
+    ) == pytest.approx(1.0)
+    # Eight GPUs need a batch of 128: 1 s an iteration, worth (2 + 1) / (2 / 2 + 1) steps.
+    assert float(profile.curves["*", regime.batch].at(np.array(8))) == pytest.approx(1.5)

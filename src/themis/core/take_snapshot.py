@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from themis.core import fairness_unit, quota_limits, reference
+from themis.core import fairness_unit, gang_times, quota_limits, reference
 from themis.core import needs as app_needs
 from themis.core.forecasting import JobForecast, forecast_jobs
 from themis.core.offer import free_gpus
@@ -58,6 +58,7 @@ class Memo:
 
     forecasts: dict[int, JobForecast] = field(default_factory=dict)
     finishes: reference.Finishes = field(default_factory=reference.Finishes)
+    times: gang_times.Kept = field(default_factory=gang_times.Kept)
 
 
 def take(state: State, *, needs: frozenset[str] = frozenset()) -> Snapshot:
@@ -198,6 +199,9 @@ def take_renewing(
     if finishes is not None:
         left, alone, whole = app_needs.left(state, app_id)
         snapshot.filled(need_left=left, need_alone=alone, need_whole=whole)
+    if "job_seconds" in needs:
+        left = snapshot.job_left
+        snapshot.filled(job_seconds=gang_times.seconds_left(state, job_id, done, left, memo.times))
     service = partial(_rising, state.finished_service)
     if ((snapshot.app_kind == BAG) & snapshot.app_rigid & (snapshot.app_held > 0)).any():
         exact, renewed = _bags(state, snapshot)

@@ -12,6 +12,7 @@ gradient noise scale, M0 var / sqr, in examples.
 
 from __future__ import annotations
 
+import math
 from dataclasses import astuple, dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -67,6 +68,20 @@ class StepTimes:
     def array(self) -> Float:
         """The seven parameters in order."""
         return np.array(astuple(self), dtype=np.float64)
+
+
+LEVEL = 1.1
+"""Ratio of noise between one level and the next."""
+
+
+def level_of(noise: float) -> int:
+    """Noise level: the nearest power of ``LEVEL``, counted from 1, which is a noise of 1 example or less."""
+    return 1 + round(math.log(max(noise, 1.0)) / math.log(LEVEL))
+
+
+def noise_of(level: int) -> float:
+    """The noise that a level stands for, in examples."""
+    return float(LEVEL ** (level - 1))
 
 
 def efficiency(batch: Float, base: float, noise: float) -> Float:

@@ -178,6 +178,10 @@ class Snapshot:
     horizon: Annotated[
         Seconds | None, Column("", S, "by when the work at hand can be done, if `reference` is in `needs`")
     ] = None
+    job_seconds: Annotated[
+        Float | None,
+        Column("JKZ", S, "time left with a gang of each size, placed best, if in `needs`; inf: it cannot run"),
+    ] = None
     rho_said: Annotated[Float | None, Column("A", ONE, "finish-time fairness as its agent reports it, or NaN")] = None
     between: Annotated[str, Column("", NAME, "unit of fairness (`model.settings.BETWEEN`)")] = "apps"
     unit_received: Annotated[Float | None, Column("A", GPU_S, "received by its user since its account began")] = None

@@ -24,6 +24,7 @@ AXES: Mapping[str, str] = MappingProxyType(
         "F": "finished apps",
         "B": "apps + 1",
         "R": "regimes",
+        "Z": "GPUs of a gang + 1",
     }
 )
 """Objects that an axis counts, by its letter."""

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from themis.errors import InputError
 from themis.model.dynamic import Dynamic
+from themis.model.speed import Profile
 from themis.model.units import Seconds
 
 
@@ -294,6 +295,8 @@ class Workload:
     groups: tuple[Group, ...] = field(default=())
     notes: tuple[str, ...] = field(default=(), compare=False)
     """Warnings of the trace reader, a sentence each; the command line prints them."""
+    profiles: tuple[Profile, ...] = field(default=(), compare=False, repr=False)
+    """Speeds of models that were measured with the workload; simulations of it take them in place of the book's."""
 
     def __post_init__(self) -> None:
         ordered = tuple(sorted(self.apps, key=lambda app: app.arrival))

@@ -22,6 +22,7 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "optimus": "themis.policies.optimus:Optimus",
         "slaq": "themis.policies.slaq:Slaq",
         "srtf": "themis.policies.srtf:Srtf",
+        "elastic_finish": "themis.policies.elastic_finish:ElasticFinish",
         "srsf": "themis.policies.srsf:Srsf",
         "fair_finish": "themis.policies.fair_finish:FairFinish",
         "tiresias_2q": "themis.policies.tiresias_2q:Tiresias2Q",

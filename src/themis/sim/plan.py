@@ -96,7 +96,7 @@ class Plan:
                 simulation = Simulation(
                     workload=workload,
                     cluster=cluster,
-                    book=book,
+                    book=book.with_profiles(workload.profiles),
                     policy_name=name,
                     policy=policy,
                     settings=make_settings(self.settings, seed=seed),
@@ -115,6 +115,7 @@ class Plan:
     def _believed(self, cluster: Cluster, book: ProfileBook, workload: Workload, seed: int) -> ProfileBook | None:
         if self.estimate is None:
             return None
+        book = book.with_profiles(workload.profiles)
         how = build_options("estimate", Estimation, self.estimate)
         assert isinstance(how, Estimation)
         # For jobs whose programs decide, take what is declared: their regimes are in the future.
@@ -129,6 +130,7 @@ class Plan:
     def _input(self, cluster: Cluster, book: ProfileBook, seed: int) -> tuple[Workload, tuple[Outage, ...]]:
         """One seed's apps and machine failures, the same for every policy."""
         workload = self._workload(book, seed) if isinstance(self.workload, str) else self.workload
+        book = book.with_profiles(workload.profiles)
         check_fits(workload, cluster, book)
         check_lengths(workload, book)
         if not self.mtbf:

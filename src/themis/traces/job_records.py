@@ -18,7 +18,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 from themis.errors import InputError, TraceError, closest, counted
 from themis.model.dynamic import Dynamic
-from themis.model.speed import ProfileBook
+from themis.model.speed import Profile, ProfileBook
 from themis.model.units import Locality, Seconds
 from themis.model.workload import App, Job, Regime, Workload
 from themis.traces.bundle import stem
@@ -38,6 +38,7 @@ class Record:
     user : who the app belongs to. ``owner`` : whose jobs may be grouped; empty: the user's.
     app : the app that the log puts it in; empty where the log knows no apps.
     submit : seconds, from the trace's start or on a wall clock.
+    gpus_min : fewest GPUs that it runs on; 0: it is rigid at ``gpus``.
     duration : seconds on ``gpus`` GPUs; not used where ``regimes`` are given. ``spans`` : the locality at which it was
         measured, where the log says so: a gang that spans no more takes exactly that long, a closer one is faster.
     model : empty where the log names none. ``regimes`` : its work in steps, or of a dynamic job in epochs, where the log
@@ -48,6 +49,7 @@ class Record:
     user: str
     submit: Seconds
     gpus: int
+    gpus_min: int = 0
     duration: Seconds = 0.0
     spans: Locality = Locality.SLOT
     owner: str = ""
@@ -132,10 +134,20 @@ class JobLog:
         origin += [f"{count} jobs left out: {why}" for why, count in sorted(log.left_out.items())]
         apps = tuple(self._app(jobs, mix, seed, rates) for jobs in kept)
         notes = (*unknown_models(kept, book), *self.warnings(kept))
-        return Workload(name=stem(path.name), apps=apps, source="; ".join(origin), notes=notes)
+        return Workload(
+            name=stem(path.name),
+            apps=apps,
+            source="; ".join(origin),
+            notes=notes,
+            profiles=self.profiles_of(path, kept),
+        )
 
     def warnings(self, kept: Sequence[Sequence[Record]]) -> tuple[str, ...]:
         """Warnings for the user on how these jobs were read, a sentence each."""
+        return ()
+
+    def profiles_of(self, path: Path, kept: Sequence[Sequence[Record]]) -> tuple[Profile, ...]:
+        """Speeds of models that come with the log, in place of those that the book has."""
         return ()
 
     def scan(self, path: Path, book: ProfileBook, on_fault: OnFault) -> Scanned:
@@ -289,7 +301,7 @@ def _job(name: str, record: Record, model: str, rates: ReferenceRates) -> Job:
         name=name,
         model=model,
         regimes=regimes,
-        gpus_min=record.gpus,
+        gpus_min=record.gpus_min or record.gpus,
         gpus_max=record.gpus,
         gpu_types=record.gpu_types,
         dynamic=record.dynamic,

@@ -3,24 +3,25 @@
 Columns ``name, time, application, num_replicas, batch_size``. The file has no durations: they come from the
 measurements in the same archive (``themis.traces.pollux_speeds``). Gangs of more than four GPUs were measured on several
 machines: such a gang takes the measured time where it spans machines of one rack, and less on one machine. Every job is a
-user of its own. Jobs are rigid at ``num_replicas``; Pollux' own policy would change GPUs and batch size together, which is
-left out.
+user of its own. Jobs are rigid at ``num_replicas`` and ``batch_size``; with ``elastic=yes`` they take any number of GPUs, and the
+batch size follows for the largest goodput (``themis.traces.pollux_elastic``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar
 
 from themis.errors import InputError
-from themis.model.speed import ProfileBook
+from themis.model.speed import Profile, ProfileBook
 from themis.model.units import Locality
 from themis.traces.bundle import Glimpse, is_bundle, member_texts, members
 from themis.traces.csv_table import OnFault, TableRow, read_rows, rows_of
 from themis.traces.job_records import JobLog, Parse, Record
+from themis.traces.pollux_elastic import elastic_applications
 from themis.traces.pollux_speeds import MACHINE, applications
 from themis.traces.profiles.models import GENERIC
 
@@ -36,10 +37,12 @@ class Pollux(JobLog):
     ----------
     member : which workload of an archive or folder: the end of its name.
     profiles : the archive or folder with the measurements, where a single CSV is read.
+    elastic : jobs may run on any number of GPUs.
     """
 
     member: str = "simulator/workloads/workload-1.csv"
     profiles: str = ""
+    elastic: bool = False
 
     name: ClassVar[str] = "pollux"
     columns: ClassVar[tuple[str, ...]] = ("name", "time", "application", "num_replicas", "batch_size")
@@ -70,13 +73,27 @@ class Pollux(JobLog):
             raise InputError(
                 f"{path} has no durations: give profiles=FILE, the archive pollux-osdi21.tar.gz or its folder."
             )
-        measured = applications(Path(self.profiles) if self.profiles else path)
+        archive = Path(self.profiles) if self.profiles else path
+        measured = applications(archive)
+        elastic = elastic_applications(archive) if self.elastic else {}
 
         def parse(row: TableRow) -> Record:
             name = row.need("name", "the job's name")
             kind = row.text("application")
             if kind not in measured:
                 row.fail("application", f"one of those measured: {', '.join(sorted(measured))}")
+            submit = row.number("time", "seconds from the trace's start, 0 or more", low=0.0)
+            if self.elastic:
+                job = elastic[kind]
+                return Record(
+                    name=name,
+                    user=name,
+                    submit=submit,
+                    gpus=job.gpus,
+                    gpus_min=1,
+                    model=job.profile.name,
+                    regimes=job.regimes,
+                )
             gpus = row.whole("num_replicas", "a whole number of GPUs, 1 or more", low=1)
             batch = row.whole("batch_size", "a batch size, 1 or more", low=1)
             duration = measured[kind].seconds(gpus, batch)
@@ -89,7 +106,15 @@ class Pollux(JobLog):
                 duration=duration,
                 model=MODELS.get(kind, GENERIC),
                 spans=Locality.RACK if gpus > MACHINE else Locality.MACHINE,
-                submit=row.number("time", "seconds from the trace's start, 0 or more", low=0.0),
+                submit=submit,
             )
 
         return parse
+
+    def profiles_of(self, path: Path, kept: Sequence[Sequence[Record]]) -> tuple[Profile, ...]:
+        """Curves of the applications, where jobs are elastic."""
+        if not self.elastic:
+            return ()
+        used = {record.model for jobs in kept for record in jobs}
+        found = elastic_applications(Path(self.profiles) if self.profiles else path)
+        return tuple(app.profile for _, app in sorted(found.items()) if app.profile.name in used)

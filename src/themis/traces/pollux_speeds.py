@@ -53,18 +53,23 @@ class Application:
         """Duration of a run, or None where this number of GPUs or this batch was not measured."""
         sizes = sorted(self.iterations)
         full, rest = divmod(gpus, MACHINE)
-        measured = self.times.get(tuple(sorted((MACHINE,) * full + ((rest,) if rest else ()))))
-        if measured is None or not sizes[0] <= batch <= sizes[-1]:
+        placement = tuple(sorted((MACHINE,) * full + ((rest,) if rest else ())))
+        if placement not in self.times or not sizes[0] <= batch <= sizes[-1]:
             return None
+        iterations = float(np.interp(batch, sizes, [self.iterations[size] for size in sizes]))
+        return iterations * self.iteration_s(placement, batch)
+
+    def iteration_s(self, placement: tuple[int, ...], batch: float) -> Seconds:
+        """Seconds of an iteration on a placement that was measured."""
+        gpus = sum(placement)
         local = math.ceil(batch / gpus)
         accumulations = math.ceil(local / self.local_limit) - 1
-        if gpus == 1 and batch > sizes[0]:
+        if gpus == 1 and batch > min(self.iterations):
             accumulations = max(1, accumulations)
-        x, step, sync = np.array(measured).T
+        x, step, sync = np.array(self.times[placement]).T
         at = math.ceil(local / (accumulations + 1))
         step_s, sync_s = float(np.interp(at, x, step)), float(np.interp(at, x, sync))
-        iterations = float(np.interp(batch, sizes, [self.iterations[size] for size in sizes]))
-        return iterations * (step_s + accumulations * (step_s - sync_s))
+        return step_s + accumulations * (step_s - sync_s)
 
 
 @lru_cache(maxsize=4)

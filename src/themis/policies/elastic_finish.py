@@ -1,0 +1,58 @@
+"""Elastic finish: proportional fairness of speedups, weighted towards jobs with little work left, for jobs that scale.
+
+    maximise  sum_j w_j log(f_j(r_j) T_j(1) / T_j(r_j)),  sum_j r_j <= GPUs,  w_j = (k_j / n)^beta
+
+T_j(r) is the time that job j has left on r GPUs at its measured curve, k_j its rank by T_j(1): 1 for the longest, n for the
+shortest. beta = 0 is Nash's fairness (Pollux' for p = 0), a large beta shortest remaining service first. f charges a change of
+GPUs of a running job with its start, written off over 1 to 5 minutes; a job that waits pays it in any case. No GPUs count as a
+speedup of 0.01. Jobs of one size are jobs with one option. The jobs of an app share its weight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from themis.model.snapshot import Snapshot
+from themis.model.units import Float, Seconds
+from themis.policies.gang_sizes import GangSizes, Options, Rows, alone_s, weights
+
+NOTHING = 0.01
+"""Speedup that no GPUs count as."""
+WRITTEN_OFF = (60.0, 300.0)
+"""Seconds, fewest and most, over which a start is written off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElasticFinish(GangSizes):
+    """Fair speedups, short jobs first.
+
+    Attributes
+    ----------
+    beta : 0 or more; larger finishes short jobs sooner and long ones later.
+    """
+
+    beta: float = 1.0
+
+    def value(self, s: Snapshot, options: Options, rows: Rows) -> Float:
+        """Weighted logarithm of the speedup, starts included."""
+        one = alone_s(s, rows)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            speedup = np.where(np.isfinite(rows.seconds), one[:, None] / rows.seconds, 0.0)
+            value = np.log(speedup * self._kept(s, rows))
+        value[:, 0] = np.log(NOTHING)
+        rank = np.empty(len(one))
+        rank[np.lexsort((s.job_id[rows.job], -one))] = np.arange(1, len(one) + 1)
+        return (weights(s, rows) * (rank / max(len(one), 1)) ** self.beta)[:, None] * value
+
+    def _kept(self, s: Snapshot, rows: Rows) -> Float:
+        """[J, C], part of the time in which a gang trains: less where a running job must start again."""
+        start: Seconds = s.restart_s
+        over = np.clip(rows.seconds, *WRITTEN_OFF)
+        over[~np.isfinite(rows.seconds)] = WRITTEN_OFF[1]
+        cost = (start + s.speeds.checkpoint_s[s.job_config[rows.job]])[:, None]
+        kept = np.maximum(over - cost, 1.0) / over
+        kept[~rows.runs] = 1.0
+        kept[np.arange(len(rows.job)), rows.now] = 1.0
+        return kept

@@ -1,0 +1,158 @@
+"""Base of policies that choose a gang size for each job by its value: ``elastic_finish``, ``pollux``, ``sia``.
+
+Every round all gangs whose leases end are decided together. A policy says only what each gang size of each job is worth; the sum
+of values is solved with a proven bound (``optimize.gang_sizes``) over all sizes that pack: powers of two within a machine,
+whole machines, and each job's own smallest and largest gang. Gangs are then placed with few moves (``placement.whole_machines``).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, cast
+
+import numpy as np
+
+from themis.model.answers import GpuGrant, Proof, Solved
+from themis.model.snapshot import Snapshot
+from themis.model.units import Bool, Float, Int, Seconds
+from themis.optimize.gang_sizes import Chosen, choose
+from themis.policies.api import Cadence, Granularity, Workbench
+from themis.policies.placement.whole_machines import counts_of, pack
+
+
+class Options(NamedTuple):
+    """Gangs to choose from, [C]: GPUs and type; the first is no gang."""
+
+    gpus: Int
+    kind: Int
+
+
+class Rows(NamedTuple):
+    """Jobs that can get GPUs now.
+
+    Attributes
+    ----------
+    job : [J], rows of the snapshot. ``seconds`` : [J, C], time left with each option, infinite where it cannot run.
+    now : [J], the option that each has until now; 0: none. ``held`` : [J], GPUs that it has until now.
+    """
+
+    job: Int
+    seconds: Float
+    now: Int
+    held: Int
+
+    @property
+    def runs(self) -> Bool:
+        """[J], jobs that run until now."""
+        out: Bool = self.held > 0
+        return out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangSizes:
+    """Decide on all gangs each round.
+
+    Attributes
+    ----------
+    round_s : seconds of a round.
+    backfill : False: GPUs that fall free within a round wait for its end, as in Pollux' and Sia's simulators.
+    """
+
+    round_s: Seconds = 60.0
+    backfill: bool = True
+
+    claims: ClassVar[frozenset[str]] = frozenset()
+    needs: ClassVar[frozenset[str]] = frozenset({"job_seconds"})
+    level: ClassVar[Granularity] = Granularity.JOB
+
+    @property
+    def pace(self) -> Cadence:
+        """Each round, and whenever GPUs are free if ``backfill``."""
+        return Cadence(round_s=self.round_s, backfill=self.backfill)
+
+    @abstractmethod
+    def value(self, s: Snapshot, options: Options, rows: Rows) -> Float:
+        """[J, C], value of each option of each job; -inf where it may not have it. Column 0: no GPUs."""
+
+    def solve(self, s: Snapshot, options: Options, rows: Rows, capacity: Int) -> Chosen:
+        """The options that are worth most together."""
+        value = self.value(s, options, rows)
+        value[:, 1:][~np.isfinite(rows.seconds[:, 1:])] = -np.inf
+        return choose(value, options.gpus, options.kind, capacity)
+
+    def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
+        """Choose sizes, then places."""
+        s = snapshot
+        options, capacity = options_of(s), np.bincount(s.machine_type, weights=s.free, minlength=len(s.gpu_types))
+        rows = rows_of(s, options)
+        chosen = self.solve(s, options, rows, capacity.astype(np.int64))
+        wanted = [
+            (j, int(options.gpus[c]), int(options.kind[c]))
+            for j, c in zip(rows.job.tolist(), chosen.option.tolist())
+            if c
+        ]
+        gangs = s.gangs
+        stands = {
+            j: counts_of(gangs[i], s.gpu_machine)
+            for j, i in zip(rows.job.tolist(), s.job_id[rows.job].tolist())
+            if i in gangs
+        }
+        placed = pack(wanted, stands, s.free, s.machine_type, s.machine_rack, s.machine_gpus)
+        proof = Proof(objective=chosen.objective, bound=chosen.bound, method=chosen.method, offered=int(capacity.sum()))
+        return Solved(answer=self._granted(s, placed), proof=proof)
+
+    def _granted(self, s: Snapshot, placed: dict[int, tuple[tuple[int, int], ...]]) -> GpuGrant:
+        flat = [(j, gang, n, c) for gang, (j, counts) in enumerate(placed.items()) for n, c in counts]
+        job, gang, machine, gpus = (np.array([row[i] for row in flat], dtype=np.int64) for i in range(4))
+        return GpuGrant(
+            app=s.app_id[s.job_app[job]],
+            gang=gang,
+            machine=machine,
+            gpus=gpus,
+            until=np.full(len(job), s.now + self.round_s),
+            extend=np.full(len(job), -1),
+            step_s=self.round_s,
+            job=s.job_id[job],
+        )
+
+
+def options_of(s: Snapshot) -> Options:
+    """Gangs that pack on the machines in service, and each job's smallest and largest."""
+    gpus, kind = [0], [0]
+    for k in range(len(s.gpu_types)):
+        there = s.machine_gpus[s.machine_type == k]
+        total, machine = int(there.sum()), int(there.max(initial=0))
+        sizes = {1 << i for i in range(machine.bit_length()) if 1 << i <= machine}
+        sizes |= set(range(machine, total + 1, machine)) if machine else set()
+        sizes |= {int(g) for g in np.concatenate([s.job_gpus_min, s.job_gpus_max]) if g <= total}
+        gpus += sorted(sizes)
+        kind += [k] * len(sizes)
+    return Options(np.array(gpus, dtype=np.int64), np.array(kind, dtype=np.int64))
+
+
+def rows_of(s: Snapshot, options: Options) -> Rows:
+    """The jobs without a lease beyond this instant."""
+    job = np.flatnonzero(s.job_held == 0)
+    gpus, kind = options
+    seconds = cast(Float, s.need("job_seconds"))[job][:, kind, np.minimum(gpus, s.speeds.scale.shape[2] - 1)]
+    may = (gpus >= s.job_gpus_min[job][:, None]) & (gpus <= s.job_gpus_max[job][:, None])
+    may &= s.job_allowed[job][:, kind]
+    held = s.job_expiring[job]
+    same = (gpus == held[:, None]) & (kind == s.job_gpu_type[job][:, None]) & (held > 0)[:, None]
+    return Rows(job, np.where(may, seconds, np.inf), same.argmax(axis=1), held)
+
+
+def alone_s(s: Snapshot, rows: Rows) -> Float:
+    """[J], time left on one GPU of the type that runs the job best; of a job that needs more, as if it scaled linearly below."""
+    low = s.job_gpus_min[rows.job]
+    each = cast(Float, s.need("job_seconds"))[rows.job, :, low]
+    out: Float = np.where(s.job_allowed[rows.job], each, np.inf).min(axis=1) * low
+    return out
+
+
+def weights(s: Snapshot, rows: Rows) -> Float:
+    """[J], each job's part of its app's weight."""
+    app = s.job_app[rows.job]
+    out: Float = s.app_weight[app] / np.bincount(s.job_app, minlength=s.apps)[app]
+    return out

@@ -1,0 +1,133 @@
+"""Gang sizes by value: the optimum, its bound, the places, and what elastic_finish makes of them."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from themis.model.cluster import in_racks
+from themis.model.settings import Settings
+from themis.model.speed import ANY_TYPE, Curve, Profile, ProfileBook
+from themis.model.units import Float, Int
+from themis.model.workload import App, Job, Regime, Workload
+from themis.optimize import gang_sizes
+from themis.optimize.gang_sizes import choose
+from themis.policies.api import make_policy
+from themis.policies.placement.whole_machines import pack
+from themis.sim.runner import Simulation
+
+
+def problem(rng: np.random.Generator, types: int) -> tuple[Float, Int, Int, Int]:
+    sizes = [1, 2, 4]
+    gpus = np.array([0, *sizes * types])
+    kind = np.array([0, *np.repeat(np.arange(types), len(sizes))])
+    value = rng.normal(size=(4, len(gpus)))
+    value[:, 1:][rng.random((4, len(gpus) - 1)) < 0.2] = -np.inf
+    return value, gpus, kind, rng.integers(1, 5, size=types)
+
+
+def best(value: Float, gpus: Int, kind: Int, capacity: Int) -> float:
+    """By all assignments."""
+    out = -np.inf
+    for options in itertools.product(range(len(gpus)), repeat=len(value)):
+        used = np.bincount(kind[list(options)], weights=gpus[list(options)], minlength=len(capacity))
+        if (used <= capacity).all():
+            out = max(out, float(value[np.arange(len(value)), list(options)].sum()))
+    return out
+
+
+@pytest.mark.parametrize("types", [1, 2])
+def test_the_choice_is_the_best_of_all_assignments(types: int) -> None:
+    rng = np.random.default_rng(types)
+    for _ in range(15 if types == 1 else 6):
+        value, gpus, kind, capacity = problem(rng, types)
+        found = choose(value, gpus, kind, capacity)
+        assert found.objective == pytest.approx(best(value, gpus, kind, capacity), abs=1e-3)
+        assert found.objective <= found.bound + 1e-9
+        assert value[np.arange(len(value)), found.option].sum() == pytest.approx(found.objective)
+
+
+def test_prices_stay_within_their_bound_where_the_exact_program_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(5)
+    gpus = np.array([0, 1, 2, 4, 8, 16])
+    value = np.log(np.maximum(gpus, 0.01))[None, :] * rng.uniform(0.3, 1.0, size=(40, 1))
+    room = np.array([64])
+    exact = choose(value, gpus, np.zeros(6, dtype=int), room)
+    monkeypatch.setattr(gang_sizes, "LARGEST", 0)
+    priced = choose(value, gpus, np.zeros(6, dtype=int), room)
+    assert gpus[priced.option].sum() <= 64
+    assert priced.objective <= exact.objective + 1e-9 <= priced.bound + 2e-9
+    assert priced.objective > exact.objective - 0.5
+
+
+def test_gangs_of_powers_of_two_and_whole_machines_always_pack_and_those_that_can_stay_do() -> None:
+    rng = np.random.default_rng(3)
+    kind, rack, whole = np.zeros(6, dtype=int), np.zeros(6, dtype=int), np.full(6, 4)
+    stands: dict[int, tuple[tuple[int, int], ...]] = {}
+    for _ in range(200):
+        sizes, left = {}, 24
+        for job in rng.permutation(14).tolist():
+            size = int(rng.choice([0, 1, 2, 4, 8]))
+            if 0 < size <= left:
+                sizes[job], left = size, left - size
+        wanted = [(job, size, 0) for job, size in sizes.items()]
+        placed = pack(wanted, stands, np.full(6, 4), kind, rack, whole)
+        used = np.zeros(6)
+        for job, size in sizes.items():
+            assert sum(c for _, c in placed[job]) == size
+            assert size > 4 or len(placed[job]) == 1
+            assert size < 4 or all(c == 4 for _, c in placed[job])
+            for n, c in placed[job]:
+                used[n] += c
+        assert (used <= 4).all()
+        assert pack(wanted, placed, np.full(6, 4), kind, rack, whole) == placed
+        stands = placed
+
+
+def elastic(name: str, rates: tuple[float, ...], steps: float, arrival: float = 0.0) -> tuple[App, Profile]:
+    """A job of 1 to 4 GPUs."""
+    profile = Profile(
+        name=name, curves={(ANY_TYPE, 0): Curve(gpus=(1, 2, 4), rate=rates)}, slowdown=(1.0,) * 4, checkpoint_s=0.0
+    )
+    job = Job(name=f"{name}/0", model=name, regimes=(Regime(steps=steps),), gpus_min=1, gpus_max=4)
+    return App(name=name, user=name, arrival=arrival, jobs=(job,)), profile
+
+
+def run(*jobs: tuple[App, Profile], policy: str) -> dict[str, list[int]]:
+    """Sizes that each job had, in order, and the end of each job under its name with an ``@``."""
+    apps, profiles = zip(*jobs)
+    out: dict[str, list[int]] = {app.name: [] for app in apps}
+
+    def sink(time: float, record: object) -> None:
+        kind = type(record).__name__
+        if kind == "Grant":
+            out[apps[record.app].name].append(len(record.gpus))  # type: ignore[attr-defined]
+
+    Simulation(
+        workload=Workload(name="elastic", apps=apps),
+        cluster=in_racks("one", [(1, 4, 4)]),
+        book=ProfileBook.of(profiles),
+        policy_name=policy,
+        policy=make_policy(policy),
+        settings=Settings(container_s=10.0, lease_s=60.0, validate=True),
+    ).run(sink)
+    return out
+
+
+def test_a_job_that_scales_gets_the_gpus_that_one_that_does_not_leaves() -> None:
+    flat, steep = elastic("flat", (1.0, 0.9, 0.8), 600.0), elastic("steep", (1.0, 2.0, 4.0), 2400.0)
+    sizes = run(flat, steep, policy="elastic_finish")
+    assert sizes["flat"][0] == 1
+    assert sizes["steep"][0] == 2
+    # Alone it takes all that make it faster.
+    assert sizes["steep"][-1] == 4
+
+
+def test_the_shorter_of_two_equal_curves_gets_more_and_beta_0_shares_equally() -> None:
+    curve = (1.0, 1.8, 3.0)
+    jobs = elastic("short", curve, 300.0), elastic("long", curve, 3000.0)
+    assert run(*jobs, policy="elastic_finish:beta=8")["short"][0] == 4
+    equal = run(*jobs, policy="elastic_finish:beta=0")
+    assert (equal["short"][0], equal["long"][0]) == (2, 2)
