@@ -1,4 +1,4 @@
-"""Placement of one job's gang each, all at once: wide gangs on whole machines, small ones packed, as few moves as possible.
+"""Placement of one job's gang each, all together: wide gangs on whole machines, small ones packed, as few moves as possible.
 
 Gangs of 1, 2, 4 ... GPUs and of whole machines always fit where their sum does, if small gangs may move. Gangs that fit no machine
 any more are spread over what is free; what does not fit at all is left out.
