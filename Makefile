@@ -131,7 +131,7 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 # For the tests with real training jobs, Ray and Optuna. `make test TORCH=no` skips PyTorch's tests, for a disk that has no room for it.
 $(VENV)/.torch: pyproject.toml | $(VENV)/.dev
 	$(PIP) -e '.[dev,docs,tune,optuna]'
-	$(if $(filter no,$(TORCH)),@echo 'Without PyTorch',$(PIP) -e '.[dev,torch]')
+	$(if $(filter no,$(TORCH)),@echo 'Without PyTorch',$(PIP) -e '.[dev,torch,frameworks]')
 	@$(if $(filter no,$(TORCH)),true,touch $@ $(VENV)/.installed)
 
 $(VENV)/.docs: pyproject.toml | $(BIN)/python

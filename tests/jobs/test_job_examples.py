@@ -30,7 +30,7 @@ def promised(path: Path) -> dict[str, str]:
     return {name: STATES[verb] for name, verb in re.findall(rf"([\w-]+) ({'|'.join(STATES)})\b", head)}
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*PATHS, EXAMPLES / "testbed" / "accordion.yaml"], ids=lambda path: path.stem)
 def test_every_example_has_no_fault_and_builds(path: Path) -> None:
     assert check([path]) == []
     specs = read_jobs([path], folder=Path("/somewhere"))

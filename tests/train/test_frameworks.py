@@ -1,4 +1,4 @@
-"""Helpers for PyTorch, Hugging Face and Lightning, each skipped where its framework is missing."""
+"""Helpers for PyTorch, Hugging Face, Lightning and Keras, each skipped where its framework is missing."""
 
 from __future__ import annotations
 
@@ -158,6 +158,44 @@ def test_lightning_saves_leaves_and_goes_on(tmp_path: Path) -> None:
     assert saved["global_step"] == 4
     trainer = fit_lightning(ours.ThemisCallback(str(tmp_path), Run(world=World())), stop_at=99)
     assert trainer.global_step == 8
+
+
+@pytest.mark.filterwarnings("default")  # theirs are not ours to mend
+def test_keras_saves_leaves_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An epoch has four batches: cut in the second epoch, it begins that one again and ends after its ten steps."""
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    keras = pytest.importorskip("keras", reason="Keras is not installed")
+    from themis.train import keras as ours
+
+    def build() -> Any:
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.Adam(0.01), "mse")
+        return model
+
+    class Cut(keras.callbacks.Callback):  # type: ignore[misc, name-defined]
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            if int(self.model.optimizer.iterations) == 5:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    def fit_keras(run: Run, *others: Any) -> Any:
+        model, epoch = ours.resume(build, str(tmp_path))
+        inputs = torch.randn(32, 4).numpy()
+        callbacks = [ours.ThemisCallback(str(tmp_path), run), *others]
+        model.fit(inputs, inputs[:, :1], 8, epochs=5, initial_epoch=epoch, callbacks=callbacks, verbose=0)
+        return model
+
+    with pytest.raises(SystemExit) as left:
+        fit_keras(Run(world=World()), Cut())
+    assert left.value.code == 143
+    latest = Checkpoints(tmp_path).latest()
+    assert latest is not None
+    assert latest[1] == {"step": 6, "epoch": 1}
+    saved, epoch = ours.resume(build, str(tmp_path))
+    assert epoch == 1
+    assert int(saved.optimizer.iterations) == 6, "the optimizer's state is there, too"
+    run = Run(world=World(target=10.0))
+    assert int(fit_keras(run).optimizer.iterations) == 10
+    assert run.step == 10
 
 
 def test_checkpoints_of_the_library_hold_whatever_a_framework_writes(tmp_path: Path) -> None:

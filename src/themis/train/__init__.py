@@ -7,7 +7,7 @@
         run.report(loss=train_step(step))
 
 Works the same without Themis around it. It imports the standard library alone; ``themis.train.pytorch``,
-``.huggingface`` and ``.lightning`` import their framework. Gavel §6 has the idea of the iterator.
+``.huggingface``, ``.keras`` and ``.lightning`` import their framework. Gavel §6 has the idea of the iterator.
 """
 
 from themis.train.checkpoints import Checkpoints
