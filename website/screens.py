@@ -111,7 +111,8 @@ def _submit(folder: Path, env: Mapping[str, str]) -> None:
     time.sleep(15)
     themis("submit", "--user", "bob", "train.sh")
     themis("run", "-d", "--user", "bob", "-g", "4", "--name", "resnet-large", "--", "sleep", "1000")
-    themis("run", "-d", "--user", "carol", "-g", "8", "--name", "language-model-pretraining", "--", "sleep", "1000")
+    large = ("-g", "8", "--launch", "machine", "--name", "language-model-pretraining")
+    themis("run", "-d", "--user", "carol", *large, "--", "sleep", "1000")
     time.sleep(5)
 
 

@@ -56,7 +56,7 @@ def test_why_prints_its_estimate_before_it_asks_for_simulations(
     main(["why", "urgent"])
     assert "12.0 min sooner than on its own share." in before[0]
     after = capsys.readouterr().out
-    assert after.startswith("Next GPUs expected at")
+    assert after.startswith("Refined by simulations:\nNext GPUs expected at")
     assert "end" not in after, "one end in one answer"
 
 

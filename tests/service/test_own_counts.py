@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from inspect import signature
 from pathlib import Path
 
 import pytest
 from fake import World, request, world
 from test_fairness_over_time import api_of
 
+from themis.cli.act import run
 from themis.cli.table_columns import JOBS
+from themis.client.command import run_request
 from themis.model.events import MetricsReported
 from themis.schema import messages as schema
 from themis.service.api.submission import submit
+from themis.sizes import UNKNOWN_WORK_S
 
 
 def enter(w: World, *, own: bool) -> int:
@@ -62,3 +66,12 @@ def test_a_trial_shows_a_loss_that_is_no_number(tmp_path: Path) -> None:
         assert math.isnan(trial.last_loss)
         assert (trial.best_loss, trial.best_steps) == (0.5, 5.0)
         assert (trial.steps, trial.total) == (6.0, 1500.0)
+
+
+def test_work_that_nobody_named_is_unknown_however_it_is_submitted() -> None:
+    """``themis run`` without ``--hours`` assumes what a job file without work does, and says that it is an assumption."""
+    asked = run_request(["sleep", "1"], gpus=(2, 2), name="a", hours=None, model="", env={})
+    (job,) = asked["jobs"]
+    assert job["program"]["work_unknown"]
+    assert job["regimes"] == [{"steps": 2 * UNKNOWN_WORK_S}]
+    assert signature(run).parameters["hours"].default is None

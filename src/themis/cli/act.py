@@ -35,7 +35,7 @@ def run(
     ],
     gpus: Annotated[str, option("--gpus", "-g", help="Number of GPUs, such as 2, or a range, such as 1..4.")] = "1",
     name: Annotated[str, option("--name", "-n", help="Name of the app. Default: the script's.")] = "",
-    hours: Annotated[float, option(help="Estimated run time on one GPU, in hours.")] = 1.0,
+    hours: Annotated[float | None, option(help="Estimated run time on one GPU, in hours (not known).")] = None,
     model: Annotated[str, option(help="Name of the profile with the job's speed.")] = "",
     user: Owner = "",
     weight: Annotated[float, option(help="Weight of the app: 2 entitles it to twice the share.")] = 1.0,

@@ -200,6 +200,7 @@ def why(
             now = service.call("Why", app=app)
             story = json.loads(now.pop("json"))
             refined = [line for line in why_now(Reply.of(now), verbose=verbose) if line not in lines]
+            print_lines(("Refined by simulations:",) if refined else ())
             print_lines((*refined, *planned_now(story), *delivered_now(story)))
             if verbose:
                 begin = story["arrival"]

@@ -350,8 +350,10 @@ class Outlook:
         starts = (math.nan, math.nan, math.nan)
         if math.isnan(app.started):
             starts = self.starts.forecast(now, self._wait(app), "start" + (" unknown" if self._blind() else ""))
-            # No job ends before it starts.
-            starts = tuple(min(start, end) if end == end else start for start, end in zip(starts, (low, ends, high)))  # type: ignore[assignment]
+            # No job ends before it starts and has had the time that it needs alone.
+            alone = app.alone(now, self.capacity)
+            latest = [max(end - alone, now) if end == end else math.inf for end in (low, ends, high)]
+            starts = (min(starts[0], latest[0]), min(starts[1], latest[1]), min(starts[2], latest[2]))
         return ExpectedTimes(
             starts=starts[1], starts_low=starts[0], starts_high=starts[2], ends=ends, ends_low=low, ends_high=high
         )
