@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, pairwise
 
 import torch
 from torch import Tensor, nn
@@ -125,7 +125,7 @@ def cyclegan(small: bool) -> Task:
 
     def judge() -> nn.Module:
         sizes = [3, width, 2 * width, 4 * width]
-        convs = [[nn.Conv2d(a, b, 4, 2, 1), nn.LeakyReLU(0.2)] for a, b in zip(sizes, sizes[1:])]
+        convs = [[nn.Conv2d(a, b, 4, 2, 1), nn.LeakyReLU(0.2)] for a, b in pairwise(sizes)]
         return nn.Sequential(*chain.from_iterable(convs), nn.Conv2d(4 * width, 1, 3, 1, 1))
 
     nets = nn.ModuleDict({"ab": Generator(width, blocks), "ba": Generator(width, blocks), "a": judge(), "b": judge()})

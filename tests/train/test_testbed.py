@@ -17,9 +17,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed; pip insta
 FOLDER = Path(__file__).parents[2] / "examples" / "testbed"
 
 
-@pytest.mark.parametrize(
-    "name", ["ResNet-18", "ResNet-50", "LM", "Transformer", "A3C", "CycleGAN", "Recommendation"]
-)
+@pytest.mark.parametrize("name", ["ResNet-18", "ResNet-50", "LM", "Transformer", "A3C", "CycleGAN", "Recommendation"])
 def test_each_model_learns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(FOLDER)
     import models
