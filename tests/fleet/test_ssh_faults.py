@@ -121,7 +121,9 @@ def test_a_host_joins_once_and_an_agent_of_another_version_is_replaced_while_its
     assert again.returncode == 0, again.stdout
     assert hosts.agents("m0") == agents, "nothing was done again"
     with service.client() as client:
-        app = client.run(["sh", "-c", "echo $$ > $THEMIS_CHECKPOINT_DIR/pid; exec sleep 25"], gpus=2, hours=0.01).app
+        app = client.run(
+            ["sh", "-c", "echo $$ > $THEMIS_CHECKPOINT_DIR/pid; exec sleep 25"], gpus=2, hours=0.01, launch="gpu"
+        ).app
         wait_until(lambda: node(service, "m0") == node(service, "m1") == "up 1", "the gang runs")
         newer = tmp_path / "newer"
         package = Path(sys.modules["themis"].__path__[0])

@@ -26,6 +26,7 @@ FIT_JOB = """
 name: fit
 command: [{python}, {fit}, 60, 0.2]
 gpus: 2
+launch: gpu
 work: 60 gpu-seconds
 grace: 20s
 retries: 2

@@ -170,7 +170,7 @@ def test_the_wheel_schedules_jobs(installed: Installed, service: Service) -> Non
     """Service up, two jobs, queue, health, shutdown, all reported to systemd; and the simulator with its presets and its page."""
     assert service.door.recv(100) == b"READY=1"
     say = ["--", "python", "-c", "from themis import train; print('world', train.Run().world.world_size)"]
-    assert "world 2" in installed.run("themis", "run", "--gpus", "2", "--name", "first", *say)
+    assert "world 2" in installed.run("themis", "run", "--gpus", "2", "--launch", "gpu", "--name", "first", *say)
     installed.run("themis", "run", "--detach", "--name", "second", "--", "sleep", "600")
     assert "second" in installed.run("themis", "queue")
     installed.run(*health_check())
