@@ -313,7 +313,7 @@ def test_a_service_without_a_reserve_keeps_its_jobs_and_goes_on(small: Path, tmp
             count = f"touch {counts}; while [ ! -e {enough} ]; do echo $THEMIS_ATTEMPT >> {counts}; sleep 0.05; done"
             app = client.run(["sh", "-c", count], gpus=2).app
             wait_until(lambda: counts.exists() and counts.stat().st_size > 0, "the job runs")
-            more = client.run(["true"], name="more", gpus=4).app
+            more = client.run(["true"], name="more", gpus=4, launch="gpu").app
             fill(small)
             told = threading.Event()
             asker = threading.Thread(target=_hold_until, args=(told, small / "home", more))
