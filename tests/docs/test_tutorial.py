@@ -120,7 +120,7 @@ def test_the_first_nine_minutes(terminal: Terminal) -> None:
     terminal.poll("themis queue -o json", lambda apps: apps and apps[0]["gpus"] == 8)
     assert "lr-search" in terminal.page("themis queue")
     # So late that each trial has a step to save.
-    terminal.poll("themis show lr-search -o json", lambda app: sum(j["steps"] > 0 for j in app["jobs"]) == 8)
+    terminal.poll("themis show lr-search -o json", lambda app: sum((j.get("steps") or 0) > 0 for j in app["jobs"]) == 8)
     terminal.page("themis run --gpus 4")
     assert "shared between users" in terminal.page("themis why")
     assert "completed" in terminal.page("themis wait")

@@ -96,7 +96,8 @@ def test_a_torch_gang_is_preempted_and_resumes_on_a_third_machine_beside_the_job
         )
         app = client.submit_file(file)[0].app
         wait_until(
-            lambda: client.show(app).jobs[0].steps >= 3, lambda: f"it trains\n{client.show(app)}\n{service.said()}"
+            lambda: (client.show(app).jobs[0].steps or 0) >= 3,
+            lambda: f"it trains\n{client.show(app)}\n{service.said()}",
         )
         wait_until(lambda: len(world.busy()) == 3, lambda: f"the other one runs too\n{client.show(other)}")
         theirs = {

@@ -40,7 +40,7 @@ def trained(home: Path, file: Path, options: Sequence[str]) -> tuple[set[str], l
         wait_until(lambda: sum(node.gpus for node in client.nodes()) == 4, "its nodes are there")
         submit = [sys.executable, "-m", "themis.cli", "submit", "--home", str(home), str(file)]
         subprocess.run(submit, cwd=EXAMPLES, check=True, stdout=subprocess.DEVNULL)
-        wait_until(lambda: client.show("anywhere").jobs[0].steps >= 10, "it trains")
+        wait_until(lambda: (client.show("anywhere").jobs[0].steps or 0) >= 10, "it trains")
         nodes = set(client.show("anywhere").jobs[0].nodes)
         client.hold("anywhere")
         wait_until(lambda: not client.show("anywhere").app.gpus, "it saved and gave its GPUs back")
