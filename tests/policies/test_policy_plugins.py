@@ -53,7 +53,7 @@ def test_every_policy_in_the_folder_is_registered() -> None:
     for module in iter_modules(themis.policies.__path__):
         for name, value in vars(import_module(f"themis.policies.{module.name}")).items():
             own = isinstance(value, type) and value.__module__ == f"themis.policies.{module.name}"
-            if own and not name.startswith("_") and name != "Baseline" and is_policy(value):
+            if own and not name.startswith("_") and name not in ("Baseline", "GangSizes") and is_policy(value):
                 found.add(f"{value.__module__}:{name}")
     assert found == set(BUILT_IN.values())
 
