@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 import themis as package
-from grid import table
+from grid import marker, table
 from themis.errors import counted
 from themis.model.settings import Settings
 from themis.policies.api import make_policy
@@ -147,12 +147,13 @@ def page(found: dict[str, dict[str, float]], seeds: Sequence[int], apps: int, sc
         if not whole:
             continue
         runs = {policy: [found[keys[policy, seed]] for seed in whole] for policy in POLICIES}
-        parts += [f"**{title}**, {counted(len(whole), 'seed')}:\n", _absolute(runs)]
+        name = f"fair-finish-{workload[-1]}"
+        parts += [f"**{title}**, {counted(len(whole), 'seed')}:\n", marker(name, command) + _absolute(runs)]
         if len(whole) > 1:
             parts += [
                 "`fair_finish` over the others, geometric means of paired ratios (below 1 it is better), and how many points of "
                 "the share later than 1.1 lie between them, on average (below 0 it is better):\n",
-                _ratios(runs),
+                marker(f"{name}-over", command) + _ratios(runs),
             ]
     return f"Command: `{command}`.\n\n" + "\n".join(parts)
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from gavel_runs import DATA, PHYSICAL, ROOT, THIRD, Cell, Result, Store, fluid
 from gavel_solves import estimate_errors, partition_loss
-from grid import table, text
+from grid import marker, table, text
 from themis.report.intervals import t_interval
 from themis.sim.plan import parse_seeds
 
@@ -388,10 +388,16 @@ def main() -> None:
     page = NOTES.read_text()
     there = DATA.exists() and not given.quick
     nothing = "(The recorded traces are not here.)"
-    page = page.replace("{{recorded}}", recorded(store.run, RECORDED) if there else nothing)
-    page = page.replace("{{physical}}", physical(store.run) if there else nothing)
-    page = page.replace("{{estimated}}", estimated(size, store.run)).replace("{{errors}}", errors(size))
-    page = page.replace("{{claims}}", claims(size, store.run, fluid))
+    tables = {
+        "recorded": recorded(store.run, RECORDED) if there else nothing,
+        "physical": physical(store.run) if there else nothing,
+        "estimated": estimated(size, store.run),
+        "errors": errors(size),
+        "claims": claims(size, store.run, fluid),
+    }
+    for name, body in tables.items():
+        named = marker(f"gavel-{name}", "python reproduction/gavel_osdi20.py") if body != nothing else ""
+        page = page.replace("{{" + name + "}}", named + body)
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(page)
     print(f"{given.out}: written; cluster {THIRD}, seeds {size.seeds}.")

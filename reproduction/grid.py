@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -184,3 +185,11 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     titles = list(head)
     lines = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def marker(name: str, command: str) -> str:
+    """The comment above a measured table: its name, which quotes refer to, the command and the commit (tests/house/figures.py)."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+    ).stdout.strip()
+    return f"<!-- table {name}: {command}; {commit} -->\n\n"

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from grid import CODE
+from grid import CODE, marker
 from pictures import against
 from shockwave_runs import (
     DATA,
@@ -303,8 +303,14 @@ def main() -> None:
     given.out.parent.mkdir(parents=True, exist_ok=True)
     page = NOTES.read_text(encoding="utf-8").replace("{{made}}", MADE)
     for name, lines in (few if given.quick else everything)(given.out.parent):
-        page = page.replace("{{" + name + "}}", "\n".join(lines))
+        page = filled(page, name, lines)
         given.out.write_text(page, encoding="utf-8")
+
+
+def filled(page: str, name: str, lines: Sequence[str]) -> str:
+    """The page with a table below the comment that names it."""
+    command = "python reproduction/shockwave_nsdi23.py"
+    return page.replace("{{" + name + "}}", marker(f"shockwave-{name}", command) + "\n".join(lines))
 
 
 def few(beside: Path) -> Iterator[tuple[str, list[str]]]:
@@ -382,7 +388,7 @@ def only(parts: Iterable[str], page: Path) -> None:
         tables = dict(PARTS[part]())
         (section,) = [text for text in notes if "{{" + part + "}}" in text]
         for name, lines in tables.items():
-            section = section.replace("{{" + name + "}}", "\n".join(lines))
+            section = filled(section, name, lines)
         section = section.replace("{{made}}", MADE)
         title = section.partition("\n")[0]
         sections = whole.split("\n## ")

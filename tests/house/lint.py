@@ -2,6 +2,7 @@
 
 Links lead somewhere, make targets exist, names of the page of papers are in the source, defaults of settings are those of
 the code, modules have a docstring, words are plain, no module imports itself by way of others, and unsteady tests exist.
+Quoted figures are those of their tables, and their commands and commits exist (figures.py).
 ARCHITECTURE.md quotes the decision as it is, one module alone looks at kinds of answers, and one changes jobs' statuses.
 """
 
@@ -24,6 +25,7 @@ LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "website"), str(Path(__file__).parent)]
 
 from circles import circles_of_package  # noqa: E402
+from figures import wrong_figures  # noqa: E402
 from words import in_package, in_pages  # noqa: E402
 
 from tiers import unsteady  # noqa: E402
@@ -223,6 +225,7 @@ def findings() -> Iterator[str]:
     yield from broken_links(ROOT)
     yield from unknown_targets(ROOT)
     yield from unknown_names_of_papers()
+    yield from wrong_figures(ROOT, documents(ROOT))
     yield from wrong_defaults()
     yield from silent_modules(PACKAGE)
     yield from wrong_openings(PACKAGE)
