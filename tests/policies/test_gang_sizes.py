@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 
+from themis.errors import InputError
 from themis.model.cluster import in_racks
 from themis.model.settings import Settings
 from themis.model.speed import ANY_TYPE, Curve, Profile, ProfileBook
@@ -47,6 +49,49 @@ def test_the_choice_is_the_best_of_all_assignments(types: int) -> None:
         assert found.objective == pytest.approx(best(value, gpus, kind, capacity), abs=1e-3)
         assert found.objective <= found.bound + 1e-9
         assert value[np.arange(len(value)), found.option].sum() == pytest.approx(found.objective)
+
+
+def fits_machines_of_four(sizes: list[int], machines: int) -> bool:
+    """By trying every machine for every gang, the largest first."""
+    whole, small = sum(g // 4 for g in sizes if g >= 4), sorted((g for g in sizes if 0 < g < 4), reverse=True)
+
+    def put(i: int, free: tuple[int, ...]) -> bool:
+        return i == len(small) or any(
+            put(i + 1, tuple(sorted((*free[:n], room - small[i], *free[n + 1 :]))))
+            for n, room in enumerate(free)
+            if room >= small[i] and room not in free[:n]
+        )
+
+    return whole <= machines and put(0, (4,) * (machines - whole))
+
+
+def test_the_choice_with_gangs_of_three_is_the_best_that_packs_on_machines_of_four_and_is_placed_so() -> None:
+    rng = np.random.default_rng(11)
+    gpus = np.array([0, 1, 2, 3, 4, 8])
+    kind = np.zeros(6, dtype=int)
+    threes = 0
+    for _ in range(25):
+        value = rng.normal(size=(5, 6)) + 0.5 * np.minimum(gpus, 3)
+        value[:, 1:][rng.random((5, 5)) < 0.2] = -np.inf
+        machines = int(rng.integers(1, 4))
+        found = choose(value, gpus, kind, np.array([4 * machines]), 2 * machines)
+        sizes = gpus[found.option].tolist()
+        best = max(
+            float(value[np.arange(5), list(options)].sum())
+            for options in itertools.product(range(6), repeat=5)
+            if gpus[list(options)].sum() <= 4 * machines
+            and fits_machines_of_four(gpus[list(options)].tolist(), machines)
+        )
+        assert found.objective == pytest.approx(best)
+        assert found.bound == found.objective
+        threes += sizes.count(3)
+        full = np.full(machines, 4)
+        stands = {0: ((0, 1),), 1: ((machines - 1, 2),)}
+        wanted = [(j, size, 0) for j, size in enumerate(sizes) if size]
+        placed = pack(wanted, stands, full, np.zeros(machines, dtype=int), np.zeros(machines, dtype=int), full)
+        assert {j: sum(c for _, c in counts) for j, counts in placed.items()} == {j: g for j, g, _ in wanted}
+        assert all(len(placed[j]) == max(g // 4, 1) for j, g, _ in wanted)
+    assert threes > 10
 
 
 def test_prices_stay_within_their_bound_where_the_exact_program_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,14 +142,19 @@ def elastic(name: str, rates: tuple[float, ...], steps: float, arrival: float = 
 
 def run(*jobs: tuple[App, Profile], policy: str) -> dict[str, list[int]]:
     """Sizes that each job had, in order, and the end of each job under its name with an ``@``."""
-    apps, profiles = zip(*jobs)
-    out: dict[str, list[int]] = {app.name: [] for app in apps}
+    out: dict[str, list[int]] = {app.name: [] for app, _ in jobs}
 
     def sink(time: float, record: object) -> None:
         kind = type(record).__name__
         if kind == "Grant":
-            out[apps[record.app].name].append(len(record.gpus))  # type: ignore[attr-defined]
+            out[jobs[record.app][0].name].append(len(record.gpus))  # type: ignore[attr-defined]
 
+    simulate(jobs, policy, sink)
+    return out
+
+
+def simulate(jobs: Sequence[tuple[App, Profile]], policy: str, sink: Callable[[float, object], None]) -> None:
+    apps, profiles = zip(*jobs)
     Simulation(
         workload=Workload(name="elastic", apps=apps),
         cluster=in_racks("one", [(1, 4, 4)]),
@@ -113,14 +163,13 @@ def run(*jobs: tuple[App, Profile], policy: str) -> dict[str, list[int]]:
         policy=make_policy(policy),
         settings=Settings(container_s=10.0, lease_s=60.0, validate=True),
     ).run(sink)
-    return out
 
 
 def test_a_job_that_scales_gets_the_gpus_that_one_that_does_not_leaves() -> None:
     flat, steep = elastic("flat", (1.0, 0.9, 0.8), 600.0), elastic("steep", (1.0, 2.0, 4.0), 2400.0)
     sizes = run(flat, steep, policy="elastic_finish")
     assert sizes["flat"][0] == 1
-    assert sizes["steep"][0] == 2
+    assert sizes["steep"][0] == 3
     # Alone it takes all that make it faster.
     assert sizes["steep"][-1] == 4
 
@@ -131,3 +180,32 @@ def test_the_shorter_of_two_equal_curves_gets_more_and_beta_0_shares_equally() -
     assert run(*jobs, policy="elastic_finish:beta=8")["short"][0] == 4
     equal = run(*jobs, policy="elastic_finish:beta=0")
     assert (equal["short"][0], equal["long"][0]) == (2, 2)
+
+
+def test_pollux_evens_out_speedups_and_a_young_job_that_restarted_keeps_its_gpus() -> None:
+    steep, flat = elastic("steep", (1.0, 2.0, 4.0), 2400.0), elastic("flat", (1.0, 1.3, 1.6), 600.0)
+    # Of four GPUs the fair share is two. One, two or three of the flat job's cost 1.3, 1 or 0.9, of the other 0.67, 1 or 2.
+    sizes = run(steep, flat, policy="pollux")
+    assert (sizes["steep"][0], sizes["flat"][0]) == (3, 1)
+    assert run(steep, policy="pollux")["steep"] == [4]
+
+
+def test_the_power_of_pollux_is_at_most_1() -> None:
+    with pytest.raises(InputError, match=r"p is 2\.0, expected a power from -20 to 1"):
+        make_policy("pollux:p=2")
+
+
+def test_rounds_without_backfilling_are_on_the_clock_whenever_the_first_job_came() -> None:
+    first, second = (
+        elastic("first", (1.0, 1.5, 2.0), 600.0, arrival=53.0),
+        elastic("second", (1.0, 1.5, 2.0), 600.0, 70.0),
+    )
+    grants: list[float] = []
+
+    def sink(time: float, record: object) -> None:
+        if type(record).__name__ == "Grant":
+            grants.append(time)
+
+    simulate([first, second], "elastic_finish:backfill=false", sink)
+    assert grants
+    assert all(time % 60 == 0 for time in grants)

@@ -24,7 +24,7 @@ from themis.core.uncontested import uncontested
 from themis.model.answers import Answer, Ask
 from themis.model.events import Allocated, BidsCollected, CollectBids, Command, Forced, Solve, WakeAt
 from themis.model.snapshot import Snapshot
-from themis.model.units import NONE, Seconds
+from themis.model.units import NONE, Seconds, round_end
 from themis.policies.api import Cadence
 
 
@@ -124,7 +124,7 @@ class Decider:
         s, pace = self.state, self.pace
         if pace.backfill or pace.round_s is None:
             return False
-        end = s.round_end(pace.round_s)
+        end = round_end(s.now, pace.round_s, 0.0 if pace.clock else s.origin)
         if end - s.now > pace.round_s - EPS:
             return False
         self._wake(end)

@@ -2,6 +2,10 @@
 
 On one GPU type a dynamic program over GPUs, exact; where that is too large, prices by bisection, with the proven bound. On several
 types a binary program in HiGHS, whose relaxation gives the bound.
+
+Gangs of three on machines of four: gangs of 1, 2, 3 and whole machines fit n machines if and only if all their GPUs are at most 4 n
+and their halves at most 2 n, where a gang of 3 takes two halves of a machine, one of 2 one, one of 1 none, a machine two. (Only
+gangs of 1 fit beside a gang of 3. Where there are enough, they fill the fourth GPU, else it idles, and the halves count it.)
 """
 
 from __future__ import annotations
@@ -29,40 +33,53 @@ class Chosen(NamedTuple):
     method: str
 
 
-def choose(value: Float, gpus: Int, kind: Int, capacity: Int) -> Chosen:
+def choose(value: Float, gpus: Int, kind: Int, capacity: Int, halves: int | None = None) -> Chosen:
     """Choose an option for each job.
 
     Parameters
     ----------
     value : [J, C], of each option; -inf where a job cannot have it. Option 0, no GPUs, is open to all.
     gpus, kind : [C], GPUs of the option and their type. ``capacity`` : [K], GPUs of each type.
+    halves : half machines of four, where there is one type and an option has 3 GPUs.
     """
     if not len(value):
         return Chosen(np.zeros(0, dtype=np.int64), 0.0, 0.0, "no jobs")
     if len(capacity) > 1:
         return _program(value, gpus, kind, capacity)
     room = int(capacity[0])
+    if halves is not None and value.size * room * halves <= LARGEST:
+        return _exact(value, np.stack([gpus, 2 * (gpus // 4) + np.array([0, 0, 1, 2])[gpus % 4]]), (room, halves))
+    if halves is not None:
+        value = np.where(gpus % 4 == 3, -np.inf, value)
     if value.size * room > LARGEST:
         return _priced(value, gpus, room)
-    return _exact(value, gpus, room)
+    return _exact(value, gpus[None], (room,))
 
 
-def _exact(value: Float, gpus: Int, room: int) -> Chosen:
-    most, jobs = int(gpus.max()), len(value)
-    at = most + np.arange(room + 1)[None, :] - gpus[:, None]
-    best = np.full(most + room + 1, -np.inf)
-    best[most:] = 0.0
-    taken = np.zeros((jobs, room + 1), dtype=np.int64)
-    columns = np.arange(room + 1)
-    for j in range(jobs):
-        total = best[at] + value[j][:, None]
-        taken[j] = total.argmax(axis=0)
-        best[most:] = total[taken[j], columns]
-    option, left = np.zeros(jobs, dtype=np.int64), room
+def _exact(value: Float, takes: Int, room: tuple[int, ...]) -> Chosen:
+    """Dynamic program over what is left of each resource. ``takes`` : [R, C], of each resource. ``room`` : [R]."""
+    jobs, most = len(value), takes.max(axis=1)
+    padded = np.full(tuple(m + r + 1 for m, r in zip(most.tolist(), room)), -np.inf)
+    inside = tuple(slice(m, None) for m in most.tolist())
+    padded[inside] = 0.0
+    shifted = [
+        padded[tuple(slice(m - t, m - t + r + 1) for m, t, r in zip(most.tolist(), column, room))]
+        for column in takes.T.tolist()
+    ]
+    taken = np.zeros((jobs, *(r + 1 for r in room)), dtype=np.int32)
+    for j, row in enumerate(value.tolist()):
+        best = np.full(taken.shape[1:], -np.inf)
+        for c, (worth, before) in enumerate(zip(row, shifted)):
+            if worth > -np.inf:
+                total = before + worth
+                better = total > best
+                best[better], taken[j][better] = total[better], c
+        padded[inside] = best
+    option, left = np.zeros(jobs, dtype=np.int64), np.array(room)
     for j in range(jobs - 1, -1, -1):
-        option[j] = taken[j, left]
-        left -= int(gpus[option[j]])
-    objective = float(best[-1])
+        option[j] = taken[(j, *left)]
+        left -= takes[:, option[j]]
+    objective = float(padded[(-1,) * len(room)])
     return Chosen(option, objective, objective, "exact, by GPUs")
 
 

@@ -60,6 +60,7 @@ class Cadence:
     packs : the same where jobs wait that all fit: gangs that stand are renewed, the others are put where ``packing.narrowest``
         says, larger ones first.
     ticks : on one GPU type, leases of its answers end together at each tick, where the settings have no ``step_s``.
+    clock : rounds begin at multiples of ``round_s``, as leases end, not when the first app came and at multiples from then on.
     """
 
     round_s: Seconds | None = None
@@ -70,6 +71,7 @@ class Cadence:
     renews: Renews = Renews.NO
     packs: bool = False
     ticks: bool = False
+    clock: bool = False
 
     def __post_init__(self) -> None:
         if self.round_s is not None and not 1.0 <= self.round_s < math.inf:

@@ -1,8 +1,9 @@
 """Base of policies that choose a gang size for each job by its value: ``elastic_finish``, ``pollux``, ``sia``.
 
 Every round all gangs whose leases end are decided together. A policy says only what each gang size of each job is worth; the sum
-of values is solved with a proven bound (``optimize.gang_sizes``) over all sizes that pack: powers of two within a machine,
-whole machines, and each job's own smallest and largest gang. Gangs are then placed with few moves (``placement.whole_machines``).
+of values is solved with a proven bound (``optimize.gang_sizes``) over all sizes that pack: powers of two within a machine, three of
+a machine of four, whole machines, and each job's own smallest and largest gang. Gangs are then placed with few moves
+(``placement.whole_machines``).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 
 from themis.model.answers import GpuGrant, Proof, Solved
 from themis.model.snapshot import Snapshot
-from themis.model.units import Bool, Float, Int, Seconds
+from themis.model.units import Bool, Float, Int, Locality, Seconds
 from themis.optimize.gang_sizes import Chosen, choose
 from themis.policies.api import Cadence, Granularity, Workbench
 from themis.policies.placement.whole_machines import counts_of, pack
@@ -69,7 +70,7 @@ class GangSizes:
     @property
     def pace(self) -> Cadence:
         """Each round, and whenever GPUs are free if ``backfill``."""
-        return Cadence(round_s=self.round_s, backfill=self.backfill)
+        return Cadence(round_s=self.round_s, backfill=self.backfill, clock=True)
 
     @abstractmethod
     def value(self, s: Snapshot, options: Options, rows: Rows) -> Float:
@@ -79,7 +80,7 @@ class GangSizes:
         """The options that are worth most together."""
         value = self.value(s, options, rows)
         value[:, 1:][~np.isfinite(rows.seconds[:, 1:])] = -np.inf
-        return choose(value, options.gpus, options.kind, capacity)
+        return choose(value, options.gpus, options.kind, capacity, halves_of(s) if 3 in options.gpus else None)
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
         """Choose sizes, then places."""
@@ -125,10 +126,18 @@ def options_of(s: Snapshot) -> Options:
         total, machine = int(there.sum()), int(there.max(initial=0))
         sizes = {1 << i for i in range(machine.bit_length()) if 1 << i <= machine}
         sizes |= set(range(machine, total + 1, machine)) if machine else set()
+        sizes |= {3} if halves_of(s) is not None else set()
         sizes |= {int(g) for g in np.concatenate([s.job_gpus_min, s.job_gpus_max]) if g <= total}
         gpus += sorted(sizes)
         kind += [k] * len(sizes)
     return Options(np.array(gpus, dtype=np.int64), np.array(kind, dtype=np.int64))
+
+
+def halves_of(s: Snapshot) -> int | None:
+    """Half machines on offer, where all machines in service are of four GPUs of one type: gangs of three pack there."""
+    if len(s.gpu_types) > 1 or not np.isin(s.machine_gpus, (0, 4)).all():
+        return None
+    return int(((s.free + 1) // 2).sum())
 
 
 def rows_of(s: Snapshot, options: Options) -> Rows:
@@ -149,6 +158,16 @@ def alone_s(s: Snapshot, rows: Rows) -> Float:
     each = cast(Float, s.need("job_seconds"))[rows.job, :, low]
     out: Float = np.where(s.job_allowed[rows.job], each, np.inf).min(axis=1) * low
     return out
+
+
+def goodput(s: Snapshot, rows: Rows, gpus: Int, kind: Int) -> Float:
+    """[J, C], reference GPUs that each gang is worth to each job now, on as few machines as hold it; 0 on types it may not use."""
+    largest = np.array([s.machine_gpus[s.machine_type == k].max(initial=0) for k in range(len(s.gpu_types))])
+    place = np.where(gpus <= largest[kind], Locality.MACHINE, Locality.RACK)
+    size = np.minimum(gpus, s.speeds.scale.shape[2] - 1)
+    config = s.job_config[rows.job][:, None]
+    out: Float = s.speeds.scale[config, kind[None], size[None]] / s.speeds.slowdown[config, place[None]]
+    return out * s.job_allowed[rows.job][:, kind]
 
 
 def weights(s: Snapshot, rows: Rows) -> Float:

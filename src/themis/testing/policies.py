@@ -116,7 +116,7 @@ def check_delivered(simulation: Simulation) -> None:
 def _between_rounds(pace: Cadence, simulation: Simulation, now: Seconds) -> bool:
     if pace.round_s is None:
         return False
-    left = round_end(now, pace.round_s, min(a.arrival for a in simulation.workload.apps)) - now
+    left = round_end(now, pace.round_s, 0.0 if pace.clock else min(a.arrival for a in simulation.workload.apps)) - now
     return left <= simulation.settings.container_s + 1e-6 or (not pace.backfill and left < pace.round_s - 1e-6)
 
 

@@ -1,7 +1,8 @@
 """Placement of one job's gang each, all together: wide gangs on whole machines, small ones packed, as few moves as possible.
 
-Gangs of 1, 2, 4 ... GPUs and of whole machines always fit where their sum does, if small gangs may move. Gangs that fit no machine
-any more are spread over what is free; what does not fit at all is left out.
+Gangs of 1, 2, 4 ... GPUs and of whole machines always fit where their sum does, if small gangs may move; so do gangs of three on
+machines of four where their halves do (``optimize.gang_sizes``): the largest first, each on the fullest machine that has room.
+Gangs that fit no machine any more are spread over what is free; what does not fit at all is left out.
 """
 
 from __future__ import annotations
@@ -23,13 +24,38 @@ def pack(
     machine_rack: Int,
     machine_gpus: Int,
 ) -> dict[int, Counts]:
-    """Counts per machine of each job.
+    """Counts per machine of each job: gangs stay where they are, unless another is spread over machines for that.
 
     Parameters
     ----------
     wanted : (job, GPUs, GPU type). ``stands`` : where gangs are whose leases end now, by job.
     free : [N], GPUs on offer. ``machine_type``, ``machine_rack``, ``machine_gpus`` : [N].
     """
+    cluster = free, machine_type, machine_rack, machine_gpus
+    out = _pack(wanted, stands, *cluster)
+    size = {job: gpus for job, gpus, _ in wanted}
+    if not (spread := _spread(out, size, machine_gpus)):
+        return out
+    whole = {job: counts for job, counts in stands.items() if size.get(job, 0) >= machine_gpus[counts[0][0]]}
+    anew = _pack(wanted, whole, *cluster)
+    return anew if _spread(anew, size, machine_gpus) < spread else out
+
+
+def _spread(placed: Mapping[int, Counts], size: Mapping[int, int], machine_gpus: Int) -> int:
+    """Gangs smaller than a machine that are on several, or nowhere."""
+    machine = int(machine_gpus.max(initial=0))
+    return sum(size[job] < machine and len(placed.get(job, ())) != 1 for job in size)
+
+
+def _pack(
+    wanted: Sequence[tuple[int, int, int]],
+    stands: Mapping[int, Counts],
+    free: Int,
+    machine_type: Int,
+    machine_rack: Int,
+    machine_gpus: Int,
+) -> dict[int, Counts]:
+    """``pack``, in one go."""
     room, out = free.copy(), dict[int, Counts]()
     largest = {int(k): int(machine_gpus[machine_type == k].max()) for k in np.unique(machine_type)}
     wide = sorted((w for w in wanted if w[1] >= largest.get(w[2], 0)), key=lambda w: -w[1])
