@@ -152,8 +152,8 @@ def client() -> str:
     """The Python client."""
     return (
         "# Python client\n\n[Submit from Python](../sdk.md) has examples. Its answers are messages of the [API](api.md).\n\n"
-        "::: themis.client.client.Client\n\n::: themis.client.aio.AsyncClient\n\n::: themis.client.calls.RunOptions\n\n"
-        "::: themis.client.calls.JobKeys\n"
+        "::: themis.client.client.Client\n\n::: themis.client.aio.AsyncClient\n\n::: themis.client.calls.Calls\n\n"
+        "::: themis.client.command.RunOptions\n\n::: themis.client.calls.JobKeys\n"
     )
 
 

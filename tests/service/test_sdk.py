@@ -10,13 +10,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from processes import PATIENCE_S
-from themis.client import calls
 from themis.client.adapters.apps import request
 from themis.client.aio import AsyncClient
-from themis.client.calls import sweep
 from themis.client.client import Client, StillActive, Unavailable
 from themis.client.command import run_request
 from themis.client.notebook import COLUMNS, MOST_ROWS, Listing
@@ -45,16 +44,16 @@ def test_the_page_has_every_method() -> None:
     assert all(inspect.getdoc(method) for method in public(Client).values())
 
 
-def test_both_clients_have_the_same_methods_with_the_same_parameters() -> None:
+def test_each_call_is_written_once_for_both_clients() -> None:
+    own = {"close"}  # of the connection
     assert public(Client).keys() == public(AsyncClient).keys()
-    for name, method in public(Client).items():
-        parameters = [inspect.signature(m).parameters for m in (method, public(AsyncClient)[name])]  # type: ignore[arg-type]
-        assert parameters[0] == parameters[1], name
+    assert {name for name, method in public(Client).items() if public(AsyncClient)[name] is not method} == own
+    assert list(inspect.signature(Client.drain).parameters) == ["self", "node", "deadline_s"]
     assert inspect.signature(Client).parameters == inspect.signature(AsyncClient).parameters
 
 
 def test_every_method_of_the_api_has_a_method_of_the_clients() -> None:
-    names = {"Apps": "queue", "Set": "change"}
+    names = {"Apps": "queue"}
     agents = {"Attend", "Estimate", "Bid"}  # of ``themis.client.agent``
     read_here = {"SubmitFile"}  # ``submit_file`` reads the file itself, with the folders of this machine
     streams = {"Dump"}  # a request without fields
@@ -71,19 +70,24 @@ def test_every_method_of_the_api_has_a_method_of_the_clients() -> None:
     }  # sent and fetched
     for method in CALLS.keys() - agents - read_here - streams - pages:
         name = names.get(method) or re.sub(r"(?<=[a-z])([A-Z])", r"_\1", method).lower()
-        assert hasattr(calls, name), f"{method}: no call {name} in themis.client.calls"
-        assert ("set" if method == "Set" else name) in public(Client), method
+        assert name in public(Client), method
     assert streams <= {name.title() for name in public(Client)}
 
 
 def made(command: str = "python train.py --lr {lr}", **more: object) -> schema.SubmitRequest:
-    given = {"budget": 90, "trials": None, "tuner": "batch", "sampler": "random", "seed": 3, "gpus": 1, "name": "s"}
-    parameters = more.pop("parameters", {"lr": [0.1, 0.2]})
-    options = {**given, "user": "ada", "cwd": Path("/work"), "keys": {}, "unknown_work_s": 3600.0, **more}
-    request = sweep(command, parameters, **options).request  # type: ignore[arg-type]
-    assert isinstance(request, schema.SubmitRequest)
-    request.key = ""
-    return request
+    given = {
+        "parameters": {"lr": [0.1, 0.2]},
+        "budget": 90,
+        "seed": 3,
+        "name": "s",
+        "user": "ada",
+        "cwd": Path("/work"),
+    }
+    with Client("/nowhere", address="127.0.0.1:1", token="x") as client:
+        steps = inspect.unwrap(Client.sweep)(client, command, **given | more)
+        next(steps)  # asks for the assumed run time
+        sent = steps.send(httpx.Response(200, json={"unknown_work_s": 3600.0}))
+    return schema.SubmitRequest.model_validate_json(sent["content"]).model_copy(update={"key": ""})
 
 
 def test_a_sweep_is_that_of_a_job_file(tmp_path: Path) -> None:
@@ -100,7 +104,8 @@ def test_a_sweep_is_that_of_a_job_file(tmp_path: Path) -> None:
         budget="9 epochs",
         tuner={"kind": "halving", "eta": 3},
         gpus=(2, 4),
-        keys={"walltime": "2h", "steps_per_epoch": 10},
+        walltime="2h",
+        steps_per_epoch=10,
     )
 
 
@@ -109,7 +114,7 @@ def test_a_sweep_is_that_of_a_job_file(tmp_path: Path) -> None:
     [
         ({"command": "python x.py {rate}", "trials": 2}, "sweep: key 'command': unknown placeholder '{rate}'"),
         ({"budget": "9 weeks"}, "sweep: key 'budget' in sweep: got '9 weeks', expected"),
-        ({"keys": {"waltime": "1h"}}, "sweep: unknown key 'waltime'. Did you mean 'walltime'?"),
+        ({"waltime": "1h"}, "sweep: unknown key 'waltime'. Did you mean 'walltime'?"),
         ({"parameters": {"lr": {1, 2}}}, "sweep: a value cannot be written to a job file"),
         ({"parameters": {"lr": {"uniform": [0, float("inf")]}}}, "sweep: .* expected two numbers"),
         ({"tuner": "halfing", "trials": 4}, "sweep: key 'tuner' in sweep: got kind 'halfing'"),

@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from themis.errors import InputError
 from themis.sizes import UNKNOWN_WORK_S
@@ -37,21 +37,32 @@ def name_of(command: Sequence[str]) -> str:
     return f"app-{name}" if name.isdecimal() else name
 
 
-OF_PROGRAM = (
-    "launch",
-    "grace_s",
-    "stop_signal",
-    "checkpoint_dir",
-    "bundle",
-    "packages",
-    "modules",
-    "launcher",
-    "checkpoint_url",
-    "outputs",
-    "exports",
-    "secrets",
-)
-"""Fields of ``Program`` that a run may set; all others are of ``SubmitRequest``."""
+class ProgramOptions(TypedDict, total=False):
+    """Options of ``run`` that are fields of ``Program``."""
+
+    launch: str
+    grace_s: float
+    stop_signal: str
+    checkpoint_dir: str
+    checkpoint_url: str
+    outputs: Sequence[str]
+    packages: str
+    modules: Sequence[str]
+    launcher: str
+    bundle: str
+    exports: Mapping[str, str]
+    secrets: Sequence[str]
+
+
+class RunOptions(ProgramOptions, total=False):
+    """Further options of ``run``: fields of ``SubmitRequest``, and those of ``Program``."""
+
+    user: str
+    weight: float
+    retries: int
+    deadline_s: float
+    walltime_s: float
+    key: str
 
 
 def run_request(
@@ -83,7 +94,7 @@ def run_request(
     words = words_of(command)
     program: dict[str, Any] = {"argv": words, "cwd": str(cwd or Path.cwd()), "env": dict(env), "work_is_time": True}
     program |= {"work_unknown": True} if unknown else {}
-    program |= {key: value for key, value in more.items() if key in OF_PROGRAM}
+    program |= {key: value for key, value in more.items() if key in ProgramOptions.__annotations__}
     job = {
         "name": "job",
         "model": model,
@@ -92,5 +103,5 @@ def run_request(
         "gpus_max": gpus[1],
         "program": program,
     }
-    rest = {key: value for key, value in more.items() if key not in OF_PROGRAM}
+    rest = {key: value for key, value in more.items() if key not in ProgramOptions.__annotations__}
     return {"name": name or name_of(words), "jobs": [job], **rest}

@@ -7,10 +7,11 @@ import math
 import random
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
 
 import httpx
 from pydantic import ValidationError
@@ -22,12 +23,19 @@ from themis.data_dir import default_home
 from themis.errors import InputError, ThemisError
 from themis.schema import messages as schema
 from themis.schema.messages import Message
-from themis.schema.routes import EVENTS, JSON, Route
+from themis.schema.routes import CALLS, EVENTS, JSON, Route
 from themis.schema.wire import as_json, kind
 from themis.trust.authority.contexts import Untrusted, client_context
 
 if TYPE_CHECKING:
     from themis.client.sending import Sender
+
+T = TypeVar("T")
+Step: TypeAlias = dict[str, Any] | Callable[[], Any] | float
+"""What a call needs next: a request, as httpx has its parameters; work that takes time or reads files; or seconds to wait, after
+which the arbiter may have another address."""
+Answer: TypeAlias = Generator[Step, Any, T]
+"""A call under way; its result is the answer."""
 
 OVER = ("completed", "cancelled", "failed")
 STUCK = "cannot be written"
@@ -151,7 +159,7 @@ class Connection:
         return None
 
     def _reply(self, route: Route, reply: httpx.Response) -> Any:
-        """The message of a reply that was read whole.
+        """The message of a reply that was read whole, or its bytes.
 
         Raises
         ------
@@ -159,11 +167,22 @@ class Connection:
         """
         if reply.status_code not in (200, 201):
             raise self._refusal(reply)
+        if not route.reply:
+            return reply.content
         body = b'{"%s":%s}' % (route.part.encode(), reply.content) if route.part else reply.content
         try:
             return kind(route.reply).model_validate_json(body)
         except ValidationError:
             raise self._foreign() from None
+
+    def _call(self, method: str, request: Message) -> Answer[Any]:
+        """One call, retried while the arbiter is unavailable or busy."""
+        route, retries = CALLS[method], Retries(self, method)
+        while True:
+            try:
+                return self._reply(route, (yield self._asked(route, request, retries.left_s)))
+            except (httpx.TransportError, ThemisError) as error:
+                yield retries.failed(error, (yield partial(self._tls_cause, error)))
 
     def _foreign(self) -> ThemisError:
         return ThemisError(f"what answers at {self.address} is not an arbiter of this version; check the address.")
@@ -219,6 +238,14 @@ class Connection:
                 "files are fetched with the login of a data directory, and this client has an address; `themis login` makes one."
             )
         return self.home
+
+
+class Waiting:
+    """A client whose methods wait for the answer."""
+
+
+class Awaited:
+    """A client whose methods are awaited."""
 
 
 class Retries:
@@ -298,48 +325,62 @@ class Wait:
         return False
 
 
-class LogCopy:
+class Stream(Generic[T]):
+    """A reply that is read as it comes: messages, or pieces of bytes; raises the error that ends a stream of events."""
+
+    def __init__(self, connection: Connection, method: str, asked: Message) -> None:
+        self.connection, self.route, self.asked = connection, CALLS[method], asked
+        self.events = self.route.media == EVENTS
+        self.failed = False
+
+    def request(self) -> dict[str, Any]:
+        """Parameters of its request."""
+        return self.connection._asked(self.route, self.asked, self.connection.timeout_s)
+
+    def begin(self) -> None:
+        """The stream begins, from the first byte."""
+
+    def new(self, piece: Any) -> Iterable[T]:
+        """Zero or one results in a line of events, or a piece of bytes."""
+        if not self.events:
+            return [piece]
+        if piece == "event: error":
+            self.failed = True
+        if not piece.startswith("data: "):
+            return []
+        if self.failed:
+            found = json.loads(piece[6:])
+            raise self.connection._refused(found["status"], found["error"])
+        return [cast(T, kind(self.route.reply).model_validate_json(piece[6:]))]
+
+    def interrupted(self, error: Unavailable) -> None:
+        """Return if the stream may begin again; raises the error otherwise."""
+        raise error
+
+
+class LogCopy(Stream[bytes]):
     """The output of a rank through interruptions: what was read before is skipped afterwards.
 
     An attempt's output is whole before the next one begins, so the number of bytes says the place.
     """
 
-    def __init__(self, connection: Connection, *, follow: bool) -> None:
-        self.connection, self.follow, self.absence = connection, follow, Absence(connection)
+    def __init__(self, connection: Connection, asked: Message, *, follow: bool) -> None:
+        super().__init__(connection, "Logs", asked)
+        self.follow, self.absence = follow, Absence(connection)
         self.read = self.skip = 0
 
     def begin(self) -> None:
-        """A stream begins, from the first byte."""
         self.skip = self.read
 
-    def new(self, data: bytes) -> bytes:
-        """The part of a piece that was not read before; may be empty."""
+    def new(self, piece: Any) -> Iterable[bytes]:
+        """The part of a piece that was not read before."""
         self.absence.over()
-        known = min(self.skip, len(data))
+        known = min(self.skip, len(piece))
         self.skip -= known
-        self.read += len(data) - known
-        return data[known:]
+        self.read += len(piece) - known
+        return [piece[known:]] if known < len(piece) else []
 
     def interrupted(self, error: Unavailable) -> None:
-        """Return if the stream may begin again; raises the error otherwise."""
         if not self.follow or self.connection._closed:
             raise error
         self.absence.goes_on(error)
-
-
-class EventReader:
-    """The messages in a stream of events; raises the error that ends it."""
-
-    def __init__(self, connection: Connection, route: Route) -> None:
-        self.connection, self.model, self.failed = connection, kind(route.reply), False
-
-    def take(self, line: str) -> list[Any]:
-        """The message in a line, if there is one."""
-        if line == "event: error":
-            self.failed = True
-        if not line.startswith("data: "):
-            return []
-        if self.failed:
-            found = json.loads(line[6:])
-            raise self.connection._refused(found["status"], found["error"])
-        return [self.model.model_validate_json(line[6:])]
