@@ -109,7 +109,7 @@ def test_a_question_for_other_files_is_answered_without_a_look_at_the_disk(tmp_p
     depot.fetch(7, Fetch(bundle=name, offset=0), [])
     ((machine, piece),) = answers
     assert isinstance(piece, Piece)
-    assert (machine, piece.size, piece.data) == (7, -1, "")
+    assert (machine, piece.size, piece.data) == (7, -1, b"")
     assert "no job of this machine has the bundle" in piece.problem
     assert name not in piece.problem  # who reads it must not learn the name, which is the right to run with the files
     depot.fetch(7, Fetch(bundle=name, offset=0), [spec])

@@ -18,12 +18,14 @@ from themis.machines.agent.cells import Cell
 from themis.machines.agent.channel import ChannelClosed, SocketChannel, connect, listen
 from themis.machines.agent.environment import rank_env
 from themis.machines.agent.messages import (
+    PIECE,
     DiskUse,
     Forget,
     Go,
     Hello,
     Lease,
     Message,
+    Piece,
     Prepare,
     ProtocolError,
     Renew,
@@ -33,8 +35,10 @@ from themis.machines.agent.messages import (
     TaskState,
     TaskUse,
     Tell,
+    Upload,
     decode,
     encode,
+    packed,
 )
 from themis.machines.agent.node_agent import AgentSettings, NodeAgent, of_machine
 from themis.machines.agent.tasks import READ_AT_MOST, Task, _make_for, as_report
@@ -80,12 +84,39 @@ MESSAGES: tuple[Message, ...] = (
     DiskUse(disk="d", free=1, size=2, tasks=(TaskUse(task="t", bytes=1, grew=0, seconds=1.0),)),
     Tell(task="t", message="m"),
     Forget(task="t"),
+    Piece(bundle="b", offset=5, size=300, data=bytes(range(256)) + b"\n{\n"),
+    Upload(task="t", number=1, offset=0, size=3, final=True, data=b"\n\n\n"),
+    Upload(task="t", number=1, offset=0, size=0, final=True),
 )
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda m: type(m).__name__)
 def test_every_message_survives_its_encoding(message: Message) -> None:
-    assert decode(json.loads(json.dumps(encode(message)))) == message
+    left, right = socket.socketpair()
+    SocketChannel(left).send(message)
+    channel = SocketChannel(right)
+    assert channel.receive(1.0) == [message]
+    for end in (left, right):
+        end.close()
+
+
+@pytest.mark.parametrize("count", [PIECE + 1, -1, True, 1.0, "3", None])
+def test_bytes_that_a_message_may_not_announce_are_refused_before_they_come(count: object) -> None:
+    line = {**encode(Upload(task="t", number=1, offset=0, size=3, final=False)), "data": count}
+    left, right = socket.socketpair()
+    left.sendall(json.dumps(line).encode() + b"\n")
+    with pytest.raises(ProtocolError, match=r"announces .* bytes, expected at most"):
+        SocketChannel(right).receive(1.0)
+    for end in (left, right):
+        end.close()
+
+
+def test_bytes_behind_a_message_that_has_none_are_the_next_line() -> None:
+    left, right = socket.socketpair()
+    left.sendall(b'{"kind": "Renew", "sequence": 1, "data": 5}\n{"kind": "Renew", "sequence": 2}\n')
+    assert SocketChannel(right).receive(1.0) == [Renew(sequence=1), Renew(sequence=2)]
+    for end in (left, right):
+        end.close()
 
 
 @pytest.mark.parametrize(
@@ -110,7 +141,7 @@ def test_a_newer_side_may_say_more() -> None:
 def test_messages_arrive_whole_and_in_order_however_they_are_cut() -> None:
     left, right = socket.socketpair()
     channel = SocketChannel(right)
-    wire = b"".join(json.dumps(encode(m)).encode() + b"\n" for m in MESSAGES)
+    wire = b"".join(map(packed, MESSAGES))
     got: list[Message] = []
     for i in range(0, len(wire), 7):
         left.sendall(wire[i : i + 7])

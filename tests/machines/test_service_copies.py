@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import os
 import signal
@@ -272,7 +271,7 @@ def test_a_machine_gets_copies_of_its_own_jobs_only(tmp_path: Path) -> None:
     kept = Copies(tmp_path / "c", 1 << 20, 1 << 20)
     depot = Depot(None, kept, lambda machine, message: None)
     kept.begin(0, 7, 1, "m0")
-    piece = base64.b64encode(b"abc").decode()
+    piece = b"abc"
     done = depot.taken("m0", Upload(task="job7-attempt1", number=1, offset=0, size=3, final=True, data=piece))
     assert (done.over, done.problem) == (True, "")
     assert (
@@ -284,7 +283,7 @@ def test_a_machine_gets_copies_of_its_own_jobs_only(tmp_path: Path) -> None:
     fields = dict.fromkeys(TaskSpec.__dataclass_fields__, 0)
     mine = TaskSpec(**{**fields, "job": 7, "bundle": "", "outputs": ("x",), "checkpoint_url": ""})  # type: ignore[arg-type]
     other = replace(mine, job=8)
-    assert base64.b64decode(depot.piece(Fetch(bundle=name, offset=0), [mine]).data) == b"abc"
+    assert depot.piece(Fetch(bundle=name, offset=0), [mine]).data == b"abc"
     assert depot.piece(Fetch(bundle=name, offset=0), [other]).size == -1
     assert depot.piece(Fetch(bundle=name, offset=0), []).size == -1
     depot.close()

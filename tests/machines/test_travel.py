@@ -23,9 +23,9 @@ import pytest
 from live import LONG, SHORT, grant, live, revoke, shell
 
 from processes import PATIENCE_S, left_of, running, wait_until
+from themis.machines.agent.messages import PIECE
 from themis.machines.agent.prepare import WHOLE
 from themis.machines.agent.rooms import trim_environments
-from themis.machines.bundles import PIECE
 from themis.machines.bundles.pack import pack
 from themis.machines.bundles.store import Store
 from themis.machines.engines.program import AttemptEnded, Ending

@@ -41,7 +41,7 @@ from themis.machines.agent.messages import (
     TaskState,
     Upload,
     decode,
-    encode,
+    packed,
 )
 
 PLAN = Plan(seed=0, machines=(2, 2, 2), policy="fifo", solve_s=0.0, events=())
@@ -200,7 +200,7 @@ class LyingWorld(World):
         self._push()
 
     def _say(self, message: Message) -> None:
-        self.outbox += json.dumps(encode(message)).encode() + b"\n"
+        self.outbox += packed(message)
 
     def _push(self) -> None:
         try:
@@ -225,7 +225,7 @@ class LyingWorld(World):
             over = True
         *lines, self.inbox = self.inbox.split(b"\n")
         for line in lines:
-            match decode(json.loads(line)):
+            match decode({**json.loads(line), "data": b""}):
                 case Prepare(spec=spec):
                     self.tasks[spec.task] = "preparing"
                     self.given += 1
@@ -259,7 +259,7 @@ class LyingWorld(World):
 
     def near_to_right(self, number: int) -> tuple[str, bytes]:
         """A message with one extreme value, one with a field missing or doubled, or one as it should be."""
-        return drawn(self.random, encode(self.random.choice(self.right())), number)
+        return drawn(self.random, head(self.random.choice(self.right())), number)
 
     def right(self) -> list[Message]:
         """Messages as a machine sends them, about tasks that it has and one that is nobody's."""
@@ -282,8 +282,14 @@ class LyingWorld(World):
             ),
             Fetch(bundle="0" * 64, offset=0),
             FindCopy(task=task, waited_s=1.0),
-            Upload(task=task, number=1, offset=0, size=4, final=False, data="AAAA"),
+            Upload(task=task, number=1, offset=0, size=4, final=False),
         ]
+
+
+def head(message: Message) -> dict[str, Any]:
+    """The line of a message."""
+    found: dict[str, Any] = json.loads(packed(message))
+    return found
 
 
 def fields(submission: Submission) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Messages between processes of one machine: lines of JSON over a Unix socket in a private folder.
+"""Messages between processes of one machine: lines of JSON, and bytes of files, over a Unix socket in a private folder.
 
 ``Channel`` is all that agent and arbiter know of it; another transport has the same three methods.
 """
@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import socket
@@ -15,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from themis.machines.agent.messages import Message, ProtocolError, decode, encode, parsed
+from themis.machines.agent.messages import PIECE, Message, ProtocolError, decode, packed, parsed, raw_bytes
 
 LONGEST = 8 << 20
 """Bytes; a longer line is not one of ours."""
@@ -108,40 +107,68 @@ class SocketChannel(Channel):
         self.socket, self.rate = connection, rate
         # An agent that hangs must not hang the arbiter: a peer that reads nothing for this many seconds is lost.
         self.socket.settimeout(10.0)
-        self.buffer = b""
+        self.buffer = bytearray()
+        self.head: tuple[object, int] | None = None
+        """A line whose bytes have not all come, and their number."""
 
     def send(self, message: Message) -> None:
-        """One line."""
+        """Hand over a message, or wait until the other side reads."""
         try:
-            self.socket.sendall(json.dumps(encode(message)).encode() + b"\n")
+            view = memoryview(packed(message))
+            while view:
+                view = view[self.socket.send(view) :]
         except OSError as error:
             raise ChannelClosed(str(error)) from error
 
     def receive(self, timeout_s: float) -> list[Message]:
-        """Whole lines only; the rest waits for the next call."""
+        """Whole messages only; the rest waits for the next call."""
         if self.wrong is not None:
             raise self.wrong
         try:
             if not readable([self.socket], timeout_s):
                 return []
-            data = self.socket.recv(1 << 16)
+            data = self.socket.recv(PIECE)
         except (OSError, ValueError) as error:
             raise ChannelClosed(str(error)) from error
         if not data:
             raise ChannelClosed("the other side closed the connection")
-        *lines, self.buffer = (self.buffer + data).split(b"\n")
-        if len(self.buffer) > LONGEST:
-            raise ProtocolError(f"a message has more than {LONGEST} bytes.")
         if self.rate is not None:
-            self.rate.take(len(data), len(lines))
-        messages: list[Message] = []
+            self.rate.take(len(data), 0)
+        at, messages = len(self.buffer), list[Message]()
+        self.buffer += data
         try:
-            messages.extend(decode(parsed(line)) for line in lines if line)
+            messages.extend(self._whole(at))
         except ProtocolError as error:
             self.wrong = error
             if not messages:
                 raise
         return messages
+
+    def _whole(self, at: int) -> Iterator[Message]:
+        """Messages that are complete; no line ends before byte ``at``."""
+        while True:
+            if self.head is None:
+                end = self.buffer.find(b"\n", at)
+                if end < 0:
+                    if len(self.buffer) > LONGEST:
+                        raise ProtocolError(f"a message has more than {LONGEST} bytes.")
+                    return
+                line, at = bytes(self.buffer[:end]), 0
+                del self.buffer[: end + 1]
+                if self.rate is not None:
+                    self.rate.take(0, 1)
+                if not line:
+                    continue
+                found = parsed(line)
+                self.head = found, raw_bytes(found)
+            found, count = self.head
+            if len(self.buffer) < count:
+                return
+            self.head, at = None, 0
+            if isinstance(found, dict) and "data" in found:
+                found["data"] = bytes(self.buffer[:count])
+                del self.buffer[:count]
+            yield decode(found)
 
     def close(self) -> None:
         """Close the socket."""
@@ -167,7 +194,7 @@ class ServedChannel(SocketChannel):
         """One line, now or as soon as the machine reads."""
         if not self.unsent:
             self.moved_at = self.clock()
-        self.unsent += json.dumps(encode(message)).encode() + b"\n"
+        self.unsent += packed(message)
         self.flush()
 
     def flush(self) -> None:

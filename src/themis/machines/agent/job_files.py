@@ -11,8 +11,6 @@ across an end of the agent.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -168,10 +166,7 @@ class Arrivals:
             return
         if self._incoming is None:
             self._incoming = self.store.receive(piece.size)
-        try:
-            self._incoming.write(base64.b64decode(piece.data, validate=True))
-        except binascii.Error as error:
-            raise InputError(f"a piece is not base64: {error}") from None
+        self._incoming.write(piece.data)
         if self._incoming.size < piece.size and piece.data:
             return
         incoming, self._incoming = self._incoming, None

@@ -28,9 +28,12 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 from themis import limits
 from themis.errors import InputError
 
-PROTOCOL = 5
+PROTOCOL = 6
 """Raised when one side no longer understands the other's last version. 2: files, packages, launchers and checkpoints of jobs.
-3: copies of checkpoints and outputs that the service keeps. 4: what tasks have on the disk. 5: exported variables and secrets."""
+3: copies of checkpoints and outputs that the service keeps. 4: what tasks have on the disk. 5: exported variables and secrets.
+6: bytes of files follow their message."""
+PIECE = 1 << 20
+"""Bytes of a file in one message. A renewal of the machine's lease waits for at most one piece."""
 THROUGH_SERVICE = "themis://"
 """The ``checkpoint_url`` of checkpoints that are copied through the service."""
 NEARLY_URL = re.compile(r"[a-z][a-z0-9+.-]{1,30}:/")
@@ -331,7 +334,7 @@ class FindCopy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upload:
-    """A part of a task's copy: base64 of at most ``bundles.PIECE`` bytes from ``offset`` on; answered by one ``Uploaded``.
+    """A part of a task's copy: at most ``PIECE`` bytes from ``offset`` on; answered by one ``Uploaded``.
 
     Attributes
     ----------
@@ -344,7 +347,7 @@ class Upload:
     offset: Bytes
     size: Bytes
     final: bool
-    data: str = ""
+    data: bytes = b""
     problem: Said = ""
 
 
@@ -408,7 +411,7 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """A part of a bundle: base64 of at most ``bundles.PIECE`` bytes; ``size`` : of the whole, below 0 where it is not there.
+    """A part of a bundle: at most ``PIECE`` bytes; ``size`` : of the whole, below 0 where it is not there.
 
     ``problem`` : why there is none.
     """
@@ -416,7 +419,7 @@ class Piece:
     bundle: str
     offset: int
     size: int
-    data: str = ""
+    data: bytes = b""
     problem: str = ""
 
 
@@ -519,8 +522,28 @@ _KINDS: dict[str, type] = {kind.__name__: kind for kind in typing.get_args(Messa
 
 
 def encode(message: Message) -> dict[str, Any]:
-    """Encode as a JSON object, with the message's name under ``kind``."""
+    """Encode as an object of JSON, with the message's name under ``kind``; bytes stay bytes."""
     return {"kind": type(message).__name__, **dataclasses.asdict(message)}
+
+
+def packed(message: Message) -> bytes:
+    """A line of JSON. The bytes of a message's ``data`` follow it as they are, and the line has their number."""
+    found = encode(message)
+    raw: bytes = found.get("data", b"")
+    return json.dumps({**found, "data": len(raw)} if "data" in found else found).encode() + b"\n" + raw
+
+
+def raw_bytes(data: object) -> int:
+    """Bytes that follow the line of a message.
+
+    Raises
+    ------
+    ProtocolError : more than ``PIECE``.
+    """
+    count = data.get("data", 0) if isinstance(data, dict) and data.get("kind") in ("Piece", "Upload") else 0
+    if type(count) is not int or not 0 <= count <= PIECE:
+        raise ProtocolError(f"a message announces {limits.shown(count)} bytes, expected at most {PIECE}.")
+    return count
 
 
 def decode(data: object) -> Message:
@@ -599,8 +622,8 @@ def _reader(where: str, hint: Any, limit: Any = None) -> Read:
         return lambda value: {key: item(v) for key, v in _typed(where, value, dict).items()}
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return lambda value: build(hint, value)
-    if hint is bool:
-        return lambda value: _typed(where, value, bool)
+    if hint is bool or hint is bytes:
+        return lambda value: _typed(where, value, hint)
     if hint is str:
         return _text_reader(where, limit)
     return _number_reader(where, hint, limit or (_WHOLE if hint is int else _FINITE))

@@ -8,7 +8,6 @@ a final copy again that did not arrive.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import math
 import os
@@ -21,10 +20,9 @@ from pathlib import Path
 from themis.machines.agent import checkpoint_copies
 from themis.machines.agent.job_files import ANSWER_S
 from themis.machines.agent.keeper import newest
-from themis.machines.agent.messages import THROUGH_SERVICE, TaskState, Upload, Uploaded
+from themis.machines.agent.messages import PIECE, THROUGH_SERVICE, TaskState, Upload, Uploaded
 from themis.machines.agent.system import Child, System
 from themis.machines.agent.tasks import Task
-from themis.machines.bundles import PIECE
 
 COPIED = "copied"
 """In a task's folder: exit code of the final copy; 0: the copy is in its place."""
@@ -114,7 +112,7 @@ class Saving:
                 offset=sending.offset,
                 size=sending.size,
                 final=sending.final,
-                data=base64.b64encode(data).decode(),
+                data=data,
                 problem=sending.problem,
             )
         return None

@@ -6,15 +6,13 @@ waits for at most one piece of each; nothing is remembered here, and a connectio
 
 from __future__ import annotations
 
-import base64
 from collections import Counter
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 
 from themis.errors import InputError
-from themis.machines.agent.messages import CopyFound, Fetch, FindCopy, Message, Piece, TaskSpec, Upload, Uploaded
-from themis.machines.bundles import PIECE
+from themis.machines.agent.messages import PIECE, CopyFound, Fetch, FindCopy, Message, Piece, TaskSpec, Upload, Uploaded
 from themis.machines.bundles.copies import Copies
 from themis.machines.bundles.store import Store
 from themis.machines.engines.hosts import TASK
@@ -93,10 +91,6 @@ class Depot:
             return Uploaded(
                 task=sent.task, number=sent.number, offset=0, over=True, problem="this service keeps no copies"
             )
-        try:
-            data = base64.b64decode(sent.data, validate=True)
-        except ValueError:
-            data = b""
         offset, problem, over = self.copies.take(
             node,
             int(found[1]),
@@ -104,7 +98,7 @@ class Depot:
             sent.number,
             sent.offset,
             max(sent.size, 0),
-            data,
+            sent.data,
             final=sent.final,
             problem=sent.problem[:500],
         )
@@ -124,7 +118,7 @@ class Depot:
         except (OSError, InputError) as error:
             problem = f"bundle {asked.bundle[:12]} cannot be read by the service: {error}"
             return Piece(bundle=asked.bundle, offset=asked.offset, size=-1, problem=problem)
-        return Piece(bundle=asked.bundle, offset=asked.offset, size=size, data=base64.b64encode(data).decode())
+        return Piece(bundle=asked.bundle, offset=asked.offset, size=size, data=data)
 
     def _not_theirs(self, asked: Fetch) -> Piece:
         problem = f"no job of this machine has the bundle {asked.bundle[:12]}"
