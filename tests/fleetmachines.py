@@ -84,7 +84,7 @@ class Machines:
         words = ["agent", "join", self.address, "--token", token or self.token(), "--name", name, "--gpus", str(gpus)]
         return self.command(name, *words, "--state", str(self.state(name)), "--root", str(self.tasks(name)), *more)
 
-    def start(self, name: str, state: Path | None = None) -> subprocess.Popen[bytes]:
+    def start(self, name: str, state: Path | None = None, *options: str) -> subprocess.Popen[bytes]:
         """``themis agent run`` of a machine; what it says is in ``said``."""
         (self.root / "logs").mkdir(parents=True, exist_ok=True)
         with open(self.root / "logs" / f"{name}.log", "ab") as log:
@@ -96,6 +96,7 @@ class Machines:
                     "themis.machines.agent.remote",
                     "--state",
                     str(state or self.state(name)),
+                    *options,
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,

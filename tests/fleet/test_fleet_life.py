@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import shutil
+import signal
+import sqlite3
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,7 +20,7 @@ from daemon import Daemon, daemon
 from test_ray_life import finish, node, start
 
 from fleetmachines import Machines, machines
-from processes import PATIENCE_S, ranks_of, wait_until
+from processes import PATIENCE_S, left_of, ranks_of, wait_until
 from themis.machines.agent.frames import DATA, LOG, Frames, Present
 from themis.machines.agent.identity import SERVER_NAME, load, make_token
 from themis.machines.agent.logfile import LogLines
@@ -106,6 +110,30 @@ def test_a_machine_that_is_removed_lets_its_jobs_end_and_is_refused_until_it_joi
     wait_until(lambda: node(service, "m1").startswith("up"), "it is back")
     apps.append(start(service, tmp_path / "witness", 4, 10))
     finish(service, tmp_path / "witness", apps)
+
+
+def test_a_machine_that_is_told_to_leave_is_away_its_jobs_save_and_go_on_elsewhere_and_nothing_of_it_is_left(
+    service: Daemon, fleet: Machines, tmp_path: Path
+) -> None:
+    for name in ("m0", "m1"):
+        assert fleet.join(name, 2).returncode == 0
+        fleet.start(name, None, "--notice-s", "120")
+    wait_until(lambda: node(service, "m1") == node(service, "m0") == "up 0", "both serve")
+    apps = [start(service, tmp_path / "witness", 2, 200) for _ in range(2)]
+    wait_until(lambda: all(ranks_of(fleet.tasks(name)) for name in ("m0", "m1")), "a gang runs on each")
+    # As Slurm does: to all processes of the machine that are not the jobs' own.
+    agent = int((fleet.tasks("m1") / "agent.lock").read_text())
+    for pid in (agent, fleet.agents["m1"].pid):
+        os.kill(pid, signal.SIGTERM)
+    assert fleet.agents["m1"].wait(PATIENCE_S) == 0, fleet.said("m1")
+    assert not left_of(fleet.tasks("m1"))
+    assert node(service, "m1") == "away 0"
+    fleet.start("m1", None, "--notice-s", "120")
+    wait_until(lambda: node(service, "m1").startswith("up"), "it is back")
+    finish(service, tmp_path / "witness", apps)
+    with closing(sqlite3.connect(service.home / "journal.db")) as journal:
+        endings = {ending for (ending,) in journal.execute("SELECT ending FROM attempts")}
+    assert endings == {"finished", "stopped"}
 
 
 def test_agents_that_lie_are_refused(service: Daemon, fleet: Machines, tmp_path: Path) -> None:

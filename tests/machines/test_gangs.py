@@ -16,6 +16,7 @@ from themis.machines.agent.messages import (
     Go,
     Hello,
     Lease,
+    Leaving,
     Message,
     Metric,
     Prepare,
@@ -520,3 +521,20 @@ def test_a_gang_reports_each_run_once_and_at_most_sixteen() -> None:
     book = started(gangs())
     out = [o for n in range(40) for o in book.handle_message(0, TaskRuns(task=TASK, runs=(f"mlflow:{n // 2}",)), 1.0)]
     assert [o.run for o in out if isinstance(o, RunReported)] == [str(n) for n in range(16)]
+
+
+def test_a_machine_that_leaves_with_notice_is_drained_its_grace_ends_with_it_and_its_next_agent_brings_it_back() -> None:
+    book = started(gangs())
+    out = book.handle_message(1, Leaving(within_s=20.0), 5.0)
+    assert [o for o in out if isinstance(o, MachineFailed)] == [MachineFailed(machine=1, drained=True)]
+    out = book.command(revoke(1, cause="failed"), 5.0)
+    assert {o.message.grace_s for o in out if isinstance(o, Send) and isinstance(o.message, Stop)} == {20.0}
+    assert not [o for o in book.handle_message(1, Renew(sequence=2), 6.0) if isinstance(o, MachineReturned)]
+    # The connection was lost: the agent says it again before it renews its lease.
+    book.disconnected(1)
+    book.handle_message(1, Hello(node="m1", trust="single"), 7.0)
+    book.handle_message(1, Leaving(within_s=18.0), 7.0)
+    assert not [o for o in book.handle_message(1, Renew(sequence=1), 7.0) if isinstance(o, MachineReturned)]
+    book.disconnected(1)
+    book.handle_message(1, Hello(node="m1", trust="single"), 60.0)
+    assert MachineReturned(machine=1) in book.handle_message(1, Renew(sequence=1), 60.0)

@@ -81,7 +81,7 @@ def test_a_conversation_begins_with_the_agents_hello_also_the_second_time(relay:
         time.sleep(0.3)  # the agent takes its lease in
     assert relay.spawns == 1
     relay.end()
-    wait_until(lambda: not relay._kept(), "the agent ended")
+    wait_until(lambda: not relay.kept(), "the agent ended")
 
 
 @slow

@@ -97,7 +97,7 @@ def test_a_killed_actor_or_bridge_ends_no_job_and_a_drained_node_has_its_jobs_go
         os.kill(bridge, signal.SIGKILL)
         wait_until(lambda: bridge not in (now := service.bridges()) and bool(now), "there is another bridge")
         ray_nodes.drain("extra", 60)
-        wait_until(lambda: node(service, "extra") == "lost 0", "Ray's drain empties the node")
+        wait_until(lambda: node(service, "extra") == "away 0", "Ray's drain empties the node")
         finish(service, witness, apps)
     with closing(sqlite3.connect(service.home / "journal.db")) as journal:
         endings = dict(journal.execute("SELECT ending, cause FROM attempts"))

@@ -52,10 +52,11 @@ class Agent:
             self.agent.adopt()
             self.begun = True
         self.agent.turn()
-        return 0 if self.agent.ending or (self.agent.settings.leave and self.agent._idle()) else None
+        agent = self.agent
+        return 0 if agent.ending or (agent.settings.leave and agent._idle()) or agent._left() else None
 
     def signal(self, number: int) -> None:
-        self.agent.ending = True
+        self.agent._told_to_end(number)
 
     def close(self) -> None:
         if self.agent.channel is not None:

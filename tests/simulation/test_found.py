@@ -139,3 +139,14 @@ def test_a_job_that_fails_as_its_supervisor_is_killed_did_not_finish_and_gives_i
 def test_a_service_ends_in_good_order_although_its_disk_is_read_only(seed: int) -> None:
     disk, end = Fault(at=3.0, what="disk is read-only", lasts=0.8), Fault(at=3.1, what="service stops in good order")
     assert run(replace(PLAN, seed=seed, events=(JOB, disk, end))).wrong == ""
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_jobs_of_a_machine_that_is_told_to_leave_go_on_elsewhere_and_it_comes_back(seed: int) -> None:
+    told = Fault(at=4.0, what="agent told to leave"), Fault(at=4.3, what="network drops connections")
+    stray = replace(JOB, behaviour=replace(JOB.behaviour, escape_s=0.5, stuck_s=25.0))
+    for job in (JOB, STUBBORN, stray):
+        more = [replace(job, at=at, key=key) for at, key in ((1.1, "a1"), (9.0, "a2"))]
+        found = run(replace(PLAN, machines=(1, 1), seed=seed, events=(job, *more, *told)))
+        assert not found.wrong
+        assert any("agent told to leave" in line for line in found.story)

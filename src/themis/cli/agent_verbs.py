@@ -27,6 +27,10 @@ State = Annotated[
     ),
 ]
 
+Leave = Annotated[
+    str, option(metavar="TIME", help="After SIGTERM, wait this long for jobs to save and continue elsewhere, such as 30s.")
+]
+
 ROOT = "Folder for tasks and logs"
 
 
@@ -66,11 +70,14 @@ def run(
     root: Annotated[
         Path | None, option(metavar="DIR", help=f"{ROOT} from now on (default: that of themis agent join).")
     ] = None,
+    leave: Leave = "",
     state: State = None,
 ) -> None:
     """Serve as the machine that joined, until Ctrl-C or SIGTERM; its jobs go on as long as its lease.
 
-    Example: [cyan]themis agent run[/cyan]
+    With --leave, SIGTERM is a notice that the machine is taken away: its jobs save and continue elsewhere, then the agent ends.
+
+    Example: [cyan]themis agent run --leave 30s[/cyan]
     """
     from themis.machines.agent.identity import relocate, state_folder
     from themis.machines.agent.remote import serve
@@ -78,18 +85,20 @@ def run(
     folder = state or state_folder()
     if root is not None:
         relocate(folder, root)
-    serve(folder)
+    serve(folder, _notice(leave) if leave else 0.0)
 
 
-def install(state: State = None) -> None:
+def install(leave: Leave = "30s", state: State = None) -> None:
     """Start this machine's agent now and at every boot, through systemd: as a service of the system for root, else of the user.
+
+    When the machine shuts down, its jobs save first (--leave) and continue elsewhere.
 
     Example: [cyan]sudo themis agent install[/cyan]
     """
     from themis.machines.agent.identity import state_folder
     from themis.machines.agent.systemd_unit import install as install_unit
 
-    for line in install_unit((state or state_folder()).absolute(), sys.executable):
+    for line in install_unit((state or state_folder()).absolute(), sys.executable, _notice(leave)):
         print(line)
 
 
@@ -191,6 +200,16 @@ def list_(home: Home = None, as_json: Annotated[bool, option("--json", help="Pri
         "certificate ends": lambda r: clock(r["certificate_ends"]) if r["certificate_ends"] else "revoked",
     }
     show_rows(rows, "json" if as_json else "table", columns)
+
+
+def _notice(text: str) -> float:
+    from themis.errors import InputError
+    from themis.sizes import Unreadable, duration
+
+    try:
+        return duration(text)
+    except Unreadable as expected:
+        raise InputError(f"--leave is {text!r}, expected {expected}.") from None
 
 
 def _members(home: Path) -> Members:

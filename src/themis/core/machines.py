@@ -55,6 +55,8 @@ class Machines:
     machine_rack: Int = derived(_no_numbers)
     machine_slot: Int = derived(_no_numbers)
     machine_up: Bool = kept(lambda: np.zeros(0, dtype=bool))
+    away: set[int] = kept(set)
+    """Machines that were taken out of service on purpose, where others failed."""
     draining: dict[int, Seconds] = kept(dict)
     """Machines on which nothing more is placed, until when their gangs may stay."""
     withheld: dict[int, tuple[tuple[int, ...], tuple[int, ...], str]] = kept(dict)

@@ -182,7 +182,7 @@ class Scheduler(Decider):
                 reference.advance(s)
                 s.add_machine(event.machine)
             case MachineFailed():
-                self._machine_failed(event.machine)
+                self._machine_failed(event)
             case MachineReturned():
                 reference.advance(s)
                 s.quarantined_machines.discard(event.machine)
@@ -471,12 +471,14 @@ class Scheduler(Decider):
                 s.jobs.attempt[j] = max(int(s.jobs.attempt[j]), attempt)
         s.plan = None
 
-    def _machine_failed(self, machine: int) -> None:
+    def _machine_failed(self, event: MachineFailed) -> None:
         s = self.state
-        for j in s.running_on(machine):
+        for j in s.running_on(event.machine):
             self.leases.revoke(j, "failed", RELEASE)
         reference.advance(s)
-        s.set_machine_up(machine, False)
+        s.set_machine_up(event.machine, False)
+        if event.drained:
+            s.away.add(event.machine)
         s.plan = None
 
     def _machine_draining(self, event: MachineDraining) -> None:

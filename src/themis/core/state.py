@@ -212,6 +212,8 @@ class State(Machines):
         """A machine left or rejoined service."""
         change = int(up) - int(self.machine_up[machine])
         self.machine_up[machine] = up
+        if up:
+            self.away.discard(machine)
         self._in_service(int(self.machine_type[machine]), change * int(self.machine_size[machine]))
 
     def resize_machine(self, machine: int, gpus: int) -> None:

@@ -533,7 +533,7 @@ class NodeRef(Request):
 
 class Node(Message):
     name: str = ""
-    state: str = ""  # up | lost | draining | drained | leaving
+    state: str = ""  # up | lost | away (with notice) | draining | drained | leaving
     gpu_type: str = ""
     gpus: int = 0
     leased: int = 0

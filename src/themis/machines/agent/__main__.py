@@ -28,6 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--renew-s", type=float, default=10.0, help="seconds between renewals of the machine's lease")
     parser.add_argument("--allow-root", action="store_true", help="let jobs run as root")
     parser.add_argument("--leave", action="store_true", help="end once the lease is over and nothing runs")
+    parser.add_argument("--notice-s", type=float, default=0.0, help="seconds for jobs to save after SIGTERM")
     parser.add_argument("--claim", type=int, action="append", default=[], help="open file to keep open")
     parser.add_argument("--device", action="append", default=[], help="UUID of a GPU of this machine, in their order")
     parser.add_argument("--containment", default=AUTO, help="of jobs: auto, cgroup, namespace or none")
@@ -41,6 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
             renew_s=given.renew_s,
             allow_root=given.allow_root,
             leave=given.leave,
+            notice_s=given.notice_s,
             claims=tuple(given.claim),
             means=replace(find(given.containment), nodes=device_nodes(given.device) if given.device else {}),
             reaper=True,

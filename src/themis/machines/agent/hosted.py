@@ -268,7 +268,7 @@ def _end(pid: int) -> None:
         return
     until = time.monotonic() + END_S
     with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGTERM)
+        os.kill(pid, signal.SIGINT)  # with SIGTERM the jobs of a machine with notice would end
         while _lives(pid) and time.monotonic() < until:
             time.sleep(0.05)
         if _lives(pid):

@@ -1,7 +1,7 @@
 """Messages between the arbiter and a node agent: frozen dataclasses, independent of the transport.
 
     agent -> arbiter    Hello, Renew, TaskState, TaskReport, TaskRuns, TaskIdle, GpusOccupied, Intrusions, DiskUse,
-                        Fetch, FindCopy, Upload
+                        Fetch, FindCopy, Upload, Leaving
     arbiter -> agent    Lease, Prepare, Go, Stop, Tell, Forget, Piece, CopyFound, Uploaded, Rejected
     bridge  -> arbiter  NodeFound, NodeLeaves, NodeLies
     arbiter -> bridge   EndNodes, NodeReleased
@@ -28,10 +28,10 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 from themis import limits
 from themis.errors import InputError
 
-PROTOCOL = 6
+PROTOCOL = 7
 """Raised when one side no longer understands the other's last version. 2: files, packages, launchers and checkpoints of jobs.
 3: copies of checkpoints and outputs that the service keeps. 4: what tasks have on the disk. 5: exported variables and secrets.
-6: bytes of files follow their message."""
+6: bytes of files follow their message. 7: machines that leave with notice."""
 PIECE = 1 << 20
 """Bytes of a file in one message. A renewal of the machine's lease waits for at most one piece."""
 THROUGH_SERVICE = "themis://"
@@ -444,6 +444,13 @@ class Uploaded:
     problem: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaving:
+    """The machine is taken away in ``within_s`` seconds, or when nothing runs on it any more; its agent's next ``Hello`` ends that."""
+
+    within_s: Seconds
+
+
 # ---- from and to a bridge, which reaches the agents of an engine's nodes ---------------------------------------------------
 
 
@@ -512,6 +519,7 @@ Message: TypeAlias = (
     | Tell
     | Forget
     | Rejected
+    | Leaving
     | NodeFound
     | NodeLeaves
     | NodeLies

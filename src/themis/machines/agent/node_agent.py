@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import math
 import os
 import signal
 import sys
@@ -37,6 +38,7 @@ from themis.machines.agent.messages import (
     Intrusion,
     Intrusions,
     Lease,
+    Leaving,
     Message,
     Occupied,
     Piece,
@@ -79,6 +81,8 @@ class AgentSettings:
     renew_s : seconds between renewals of its lease, well below the lease itself.
     poll_s : seconds between looks at its tasks.
     allow_root : let jobs run as root. ``leave`` : end once the lease is over and nothing runs (agents started by an arbiter).
+    notice_s : seconds that the machine has after SIGTERM: its jobs save and continue elsewhere, then the agent ends. 0: it ends at
+        once, and its jobs stay for the next agent, as after SIGINT.
     claims : open files that the agent and its supervisors keep open (``machines.agent.gpus``).
     means : how gangs are contained and limited on this machine.
     devices : UUIDs of the machine's GPUs by position, where they are real.
@@ -92,6 +96,7 @@ class AgentSettings:
     poll_s: float = 0.1
     allow_root: bool = False
     leave: bool = False
+    notice_s: float = 0.0
     claims: tuple[int, ...] = ()
     means: Means = UNCONTAINED
     reaper: bool = False
@@ -132,6 +137,10 @@ class NodeAgent:
     sequence: int = 0
     renew_at: float = 0.0
     ending: bool = False
+    leaves_at: float = math.inf
+    """Time at which the machine is taken away, on ``clock``."""
+    told: bool = False
+    """The arbiter was told so on this connection."""
     system: System = SYSTEM
     runs_sent: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Runs of each task that the arbiter received last."""
@@ -163,7 +172,7 @@ class NodeAgent:
                 signal.signal(number, self._told_to_end)
             while not self.ending:
                 self.turn()
-                if self.settings.leave and self._idle():
+                if (self.settings.leave and self._idle()) or self._left():
                     break
             # Gangs that ended a moment ago: what copies their checkpoints outlives the agent.
             self._save({state.task: state for state in self.states()})
@@ -206,6 +215,9 @@ class NodeAgent:
                 self._renew()
             for message in self.channel.receive(self.settings.poll_s):
                 self.handle(message)
+            if self.leaves_at < math.inf and not self.told:
+                self.channel.send(Leaving(within_s=max(self.leaves_at - self.system.clock(), 0.0)))
+                self.told = True
             self._arrive()
             # Pieces of files follow each other without all that a turn looks at, but a renewal is never late for them.
             until = min(self.system.clock() + BURST_S, self.renew_at)
@@ -416,7 +428,7 @@ class NodeAgent:
             )
             self.reported = {state.task: state for state in states}
             self.runs_sent.clear()
-            self.renew_at = 0.0
+            self.renew_at, self.told = 0.0, False
 
     def _renew(self) -> None:
         assert self.channel is not None
@@ -479,8 +491,16 @@ class NodeAgent:
         over = self.channel is None and self.system.clock() >= self.deadline
         return over and all(not task.alive() and not self.saving.working(task) for task in self.tasks.values())
 
-    def _told_to_end(self, *_: object) -> None:
-        self.ending = True
+    def _left(self) -> bool:
+        """True for a machine that leaves once nothing is on it that the arbiter has not recorded, or its time is up."""
+        clear = self.told and not self.tasks and not self.failed and not self.arrivals.waiting
+        return self.leaves_at < math.inf and (clear or self.system.clock() >= self.leaves_at)
+
+    def _told_to_end(self, number: int, *_: object) -> None:
+        if number != signal.SIGTERM or not self.settings.notice_s:
+            self.ending = True
+        elif self.leaves_at == math.inf:
+            self.leaves_at = self.system.clock() + self.settings.notice_s
 
 
 def hold(root: Path) -> int:

@@ -61,6 +61,7 @@ class Relay:
         self.gone: socket.socket | None = None
         self.spawned = -RESPAWN_S
         self.spawns = 0
+        self.leaving = False
         self.gpus = gpus
         self.claims: list[Claim] = []
         self.joined: tuple[str, ...] = ()
@@ -151,11 +152,16 @@ class Relay:
         claims, self.claims = self.claims, []
         release(claims)
 
-    def end(self) -> None:
-        """Ask the agent to end; its jobs, if any, stay as long as its lease."""
+    def end(self, number: int = signal.SIGINT) -> None:
+        """Ask the agent to end; its jobs, if any, stay as long as its lease. SIGTERM: as its ``notice_s`` says."""
         with contextlib.suppress(OSError, ValueError):
-            if self._kept():
-                os.kill(int((self.root / "agent.lock").read_text()), signal.SIGTERM)
+            if self.kept():
+                os.kill(int((self.root / "agent.lock").read_text()), number)
+
+    def leave(self) -> None:
+        """The machine is taken away: the agent ends after its jobs, and no other is started."""
+        self.leaving = True
+        self.end(signal.SIGTERM)
 
     def logs(self) -> list[tuple[str, bool, bytes]]:
         """Log output of the ranks since the last call: (path below the machine's folder, whether the file was
@@ -186,7 +192,7 @@ class Relay:
         """The GPUs of this machine's agent, claimed; those that a living agent of this folder has are known by a file."""
         record = self.root / "devices.json"
         known: list[str] = json.loads(record.read_text()) if record.exists() else []
-        if self._kept():
+        if self.kept():
             return known
         if not self.claims:
             there = physical(known)
@@ -228,7 +234,7 @@ class Relay:
 
     def _start(self) -> None:
         """Start an agent, unless one has the folder: it dials by itself then."""
-        if time.monotonic() < self.spawned + RESPAWN_S or self._kept():
+        if time.monotonic() < self.spawned + RESPAWN_S or self.leaving or self.kept():
             return
         with self.lock:
             self._devices()
@@ -263,7 +269,7 @@ class Relay:
             pass_fds=tuple(map(int, locks)),
         )
 
-    def _kept(self) -> bool:
+    def kept(self) -> bool:
         """True if an agent holds the folder's lock."""
         return locked(self.root / "agent.lock")
 

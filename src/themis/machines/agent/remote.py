@@ -52,6 +52,8 @@ SILENT_S = 15.0
 """Seconds of silence after which the service counts as gone; it sends something at least every few seconds."""
 ENDED = b'"ended"'
 """Part of an agent's message about a task that ended."""
+LOOK_S = 0.1
+"""Between two looks whether the agent of a machine that leaves has ended."""
 LOGS_S = 1.0
 """Between two looks at what ranks wrote."""
 
@@ -67,8 +69,8 @@ class Denied(InputError):
 class Remote:
     """The machine of a state folder."""
 
-    def __init__(self, state: Path) -> None:
-        self.state, self.machine = state, load(state)
+    def __init__(self, state: Path, notice_s: float = 0.0) -> None:
+        self.state, self.machine, self.notice_s = state, load(state), notice_s
         self.relay: Relay | None = None
         self.said = ""
         self.wait_s = FIRST_WAIT_S
@@ -170,6 +172,7 @@ class Remote:
         options: tuple[str, ...] = ("--renew-s", str(welcome.renew_s), "--cache-bytes", str(welcome.cache_bytes))
         options += ("--containment", welcome.containment)
         options += ("--allow-root",) * welcome.allow_root
+        options += ("--notice-s", str(self.notice_s))
         if self.relay is None:
             machine = self.machine
             self.relay = Relay(machine.name, machine.root, machine.owner, len(machine.devices), options)
@@ -233,15 +236,17 @@ async def first_of(*work: Coroutine[Any, Any, None]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def serve(state: Path) -> None:
+def serve(state: Path, notice_s: float = 0.0) -> None:
     """Serve as the machine of this folder until SIGTERM or SIGINT; the agent and its jobs stay.
+
+    ``notice_s`` : after SIGTERM, wait until its jobs saved and the agent ended, at most so many seconds; 0 for no wait.
 
     Raises
     ------
     InputError : the service refuses this machine, or something of it is not in order.
     """
     os.umask(UMASK)
-    remote = Remote(state)
+    remote = Remote(state, notice_s)
     try:
         asyncio.run(_until_stopped(remote))
     finally:
@@ -250,9 +255,17 @@ def serve(state: Path) -> None:
 
 
 async def _until_stopped(remote: Remote) -> None:
-    task = asyncio.ensure_future(remote.run())
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    task, loop = asyncio.ensure_future(remote.run()), asyncio.get_running_loop()
+
+    async def leave() -> None:
+        if remote.notice_s and remote.relay is not None:
+            remote.relay.leave()
+            while remote.relay.kept():
+                await asyncio.sleep(LOOK_S)
+        task.cancel()
+
+    loop.add_signal_handler(signal.SIGINT, task.cancel)
+    loop.add_signal_handler(signal.SIGTERM, lambda: loop.create_task(leave()))
     with contextlib.suppress(asyncio.CancelledError):
         await task
 
@@ -263,8 +276,10 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m themis.machines.agent.remote", description="Serve as a machine of a fleet."
     )
     parser.add_argument("--state", required=True, type=Path, help="folder of `themis agent join`")
+    parser.add_argument("--notice-s", type=float, default=0.0, help="seconds for jobs to save after SIGTERM")
+    given = parser.parse_args(arguments)
     try:
-        serve(parser.parse_args(arguments).state)
+        serve(given.state, given.notice_s)
     except ThemisError as error:
         print(f"themis agent: {error}", file=sys.stderr, flush=True)
         return 2

@@ -12,6 +12,8 @@ from themis.machines.agent.identity import load
 from themis.machines.agent.system import UMASK
 
 NAME = "themis-agent.service"
+NOTICE_S, MARGIN_S = 30.0, 15.0
+"""Seconds for jobs to save when the machine shuts down, and from then until systemd kills the agent."""
 UNIT = """\
 [Unit]
 Description=Themis agent of machine {name}
@@ -19,11 +21,13 @@ Wants=network-online.target
 After=network-online.target
 
 [Service]
-ExecStart={python} -m themis.machines.agent.remote --state {state}
+ExecStart={python} -m themis.machines.agent.remote --state {state} --notice-s {notice_s:g}
 Restart=always
 RestartSec=5
-# Jobs outlive a restart of the agent; they end with the machine's lease.
+# Jobs outlive a restart of the agent; they end with the machine's lease. When the machine shuts down, they save first.
 KillMode=process
+RestartKillSignal=SIGINT
+TimeoutStopSec={stop_s:g}
 Delegate=yes
 
 [Install]
@@ -31,7 +35,7 @@ WantedBy={target}
 """
 
 
-def install(state: Path, python: str) -> list[str]:
+def install(state: Path, python: str, notice_s: float = NOTICE_S) -> list[str]:
     """Write the unit and start it; returns what was done, in sentences.
 
     Raises
@@ -49,7 +53,7 @@ def install(state: Path, python: str) -> list[str]:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / NAME
     path.unlink(missing_ok=True)  # one of before may have another mode
-    path.write_text(text(machine.name, state, python, system=root))
+    path.write_text(text(machine.name, state, python, notice_s, system=root))
     for words in (["daemon-reload"], ["enable", NAME], ["restart", NAME]):
         done = subprocess.run([*systemctl, *words], capture_output=True, text=True, timeout=60.0)
         if done.returncode:
@@ -80,7 +84,8 @@ def uninstall() -> None:
         (folder / NAME).unlink(missing_ok=True)
 
 
-def text(name: str, state: Path, python: str, *, system: bool) -> str:
+def text(name: str, state: Path, python: str, notice_s: float = NOTICE_S, *, system: bool) -> str:
     """The unit."""
     target = "multi-user.target" if system else "default.target"
-    return UNIT.format(name=name, state=state, python=python, target=target)
+    times = {"notice_s": notice_s, "stop_s": notice_s + MARGIN_S}
+    return UNIT.format(name=name, state=state, python=python, target=target, **times)

@@ -31,6 +31,8 @@ class Node:
     has heard the answer to this renewal, the first after that. -1 until it comes; None where nothing is to be awaited."""
     leaving: bool = False
     """Its engine removes it; it counts as failed until it is found again."""
+    away: bool = False
+    """Its agent said that it leaves; it is back with its agent's next ``Hello``."""
     ends_at: Seconds = math.inf
     """Time of its removal; graces end there."""
     niceness: int = 0

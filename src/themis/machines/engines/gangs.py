@@ -29,6 +29,7 @@ from themis.machines.agent.messages import (
     Intrusion,
     Intrusions,
     Lease,
+    Leaving,
     Message,
     Occupied,
     Prepare,
@@ -171,11 +172,20 @@ class Gangs:
         self.now, node = now, self.nodes[machine]
         if not dead:
             node.leaving, node.ends_at = True, now + within_s if within_s > 0 else math.inf
-        if not node.failed:
-            node.failed = True
-            # Jobs on a machine that is still present save before its removal.
-            self.out.append(MachineFailed(machine=machine, drained=not dead))
+        self._empty(machine, drained=not dead)
         return self._done()
+
+    def _takes_leave(self, machine: int, message: Leaving) -> None:
+        """A machine's agent was told that the machine is taken away."""
+        node = self.nodes[machine]
+        node.away, node.ends_at = True, self.now + message.within_s
+        self._empty(machine, drained=True)
+
+    def _empty(self, machine: int, *, drained: bool) -> None:
+        """Take a machine out of service; jobs on one that is still present (``drained``) save before its removal."""
+        if not self.nodes[machine].failed:
+            self.nodes[machine].failed = True
+            self.out.append(MachineFailed(machine=machine, drained=drained))
 
     def reject(self, machine: int, reason: str, now: Seconds) -> list[Out]:
         """Take a machine that sent invalid data out of service; its gangs end as those of a silent machine do.
@@ -322,6 +332,8 @@ class Gangs:
                 self._runs(machine, message)
             case DiskUse():
                 self._disk_use(machine, message, now)
+            case Leaving():
+                self._takes_leave(machine, message)
             case _:
                 raise ProtocolError(f"it sends {type(message).__name__}, which no machine may.")
         return self._done()
@@ -351,6 +363,8 @@ class Gangs:
     def _hello(self, machine: int, hello: Hello, now: Seconds) -> None:
         node = self.nodes[machine]
         node.awaited = None
+        if node.away:
+            node.away, node.ends_at = False, math.inf
         node.connected, node.niceness, node.trust = True, hello.niceness, hello.trust
         node.containment, node.limits, node.protocol = hello.containment, hello.limits, hello.protocol
         node.orphan_tasks.clear()
@@ -459,7 +473,7 @@ class Gangs:
         node = self.nodes[machine]
         if not node.ready or node.orphan_tasks:
             return
-        if node.failed and not node.leaving:
+        if node.failed and not node.leaving and not node.away:
             node.failed, node.rejected = False, ""
             self.out.append(MachineReturned(machine=machine))
         for gang in [g for g in self.gangs.values() if machine in g.parts]:

@@ -281,7 +281,7 @@ def machine_state(s: State, n: int, drained: Container[str]) -> str:
     if s.machines[n].name in drained:
         return "drained"
     if not s.machine_up[n]:
-        return "lost"
+        return "away" if n in s.away else "lost"
     return "draining" if n in s.draining else "up"
 
 
