@@ -56,7 +56,11 @@ class Agent:
         return 0 if agent.ending or (agent.settings.leave and agent._idle()) or agent._left() else None
 
     def signal(self, number: int) -> None:
-        self.agent._told_to_end(number)
+        self.agent.ending = True
+
+    def leave(self, at: float) -> None:
+        """The machine is taken away then."""
+        self.agent.leaves_at = at
 
     def close(self) -> None:
         if self.agent.channel is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
+from simulation.bodies import Agent
 from simulation.kernel import Kernel, Process
 from simulation.plan import Fault
 
@@ -56,6 +57,9 @@ def _process(kernel: Kernel, process: Process, verb: str, lasts: float) -> None:
         kernel.kill(process.pid, signal.SIGKILL)
     elif verb == "pauses":
         process.stopped_until = kernel.now() + lasts
+    elif verb == "told to leave":
+        assert isinstance(process.body, Agent)
+        process.body.leave(kernel.now() + lasts)
     else:
         process.body.signal(signal.SIGTERM)
 

@@ -143,7 +143,7 @@ def test_a_service_ends_in_good_order_although_its_disk_is_read_only(seed: int) 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_jobs_of_a_machine_that_is_told_to_leave_go_on_elsewhere_and_it_comes_back(seed: int) -> None:
-    told = Fault(at=4.0, what="agent told to leave"), Fault(at=4.3, what="network drops connections")
+    told = Fault(at=4.0, what="agent told to leave", lasts=20.0), Fault(at=4.3, what="network drops connections")
     stray = replace(JOB, behaviour=replace(JOB.behaviour, escape_s=0.5, stuck_s=25.0))
     for job in (JOB, STUBBORN, stray):
         more = [replace(job, at=at, key=key) for at, key in ((1.1, "a1"), (9.0, "a2"))]

@@ -27,8 +27,6 @@ from themis.service.engine import state_snapshots
 PATIENCE_S = 240.0
 """Seconds after the last fault within which every app must have ended."""
 RENEW_S = 1.0
-NOTICE_S = 20.0
-"""Seconds that a machine has whose agent is told to leave."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +73,7 @@ class World:
         """Start a machine's agent."""
         kernel = self.kernels[n]
         root = self.root / "run" / "nodes" / f"m{n}"
-        settings = AgentSettings(
-            node=f"m{n}", root=root, renew_s=RENEW_S, allow_root=True, leave=True, reaper=True, notice_s=NOTICE_S
-        )
+        settings = AgentSettings(node=f"m{n}", root=root, renew_s=RENEW_S, allow_root=True, leave=True, reaper=True)
         agent = NodeAgent(settings=settings, dial=self.wires[n].dial, system=kernel)
         self.tell(f"agent of m{n} starts")
         return kernel.spawn(Agent(agent), "agent", reaper=True)
