@@ -523,7 +523,9 @@ def test_a_gang_reports_each_run_once_and_at_most_sixteen() -> None:
     assert [o.run for o in out if isinstance(o, RunReported)] == [str(n) for n in range(16)]
 
 
-def test_a_machine_that_leaves_with_notice_is_drained_its_grace_ends_with_it_and_its_next_agent_brings_it_back() -> None:
+def test_a_machine_that_leaves_with_notice_is_drained_its_grace_ends_with_it_and_its_next_agent_brings_it_back() -> (
+    None
+):
     book = started(gangs())
     out = book.handle_message(1, Leaving(within_s=20.0), 5.0)
     assert [o for o in out if isinstance(o, MachineFailed)] == [MachineFailed(machine=1, drained=True)]

@@ -28,7 +28,8 @@ State = Annotated[
 ]
 
 Leave = Annotated[
-    str, option(metavar="TIME", help="After SIGTERM, wait this long for jobs to save and continue elsewhere, such as 30s.")
+    str,
+    option(metavar="TIME", help="After SIGTERM, wait this long for jobs to save and continue elsewhere, such as 30s."),
 ]
 
 ROOT = "Folder for tasks and logs"

@@ -446,7 +446,7 @@ class Uploaded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaving:
-    """The machine is taken away in ``within_s`` seconds, or when nothing runs on it any more; its agent's next ``Hello`` ends that."""
+    """The machine is taken away in ``within_s`` seconds, or once nothing runs on it; it is back with its agent's next ``Hello``."""
 
     within_s: Seconds
 

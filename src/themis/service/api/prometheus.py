@@ -128,11 +128,7 @@ def _of_state(a: Arbiter) -> list[Figure]:
 
 def _cluster(a: Arbiter, s: State) -> Iterator[Figure]:
     drained = a.journal.drained()
-    states = Counter(
-        views.machine_state(s, n, drained)
-        for n, machine in enumerate(s.machines)
-        if n not in s.removed
-    )
+    states = Counter(views.machine_state(s, n, drained) for n, machine in enumerate(s.machines) if n not in s.removed)
     known = dict.fromkeys(("up", "draining", "drained", "away", "lost"), 0.0)
     yield "gauge", "themis_nodes", "Machines by state.", ("state",), _counted({**known, **states})
     yield "gauge", "themis_gpus", "GPUs by type and state.", ("gpu_type", "state"), _gpus(s)
