@@ -35,7 +35,7 @@ from themis.service.engine.transactions import NO_ROOM, NoRoom
 
 SCHEMA = 9
 """Version of the table schema; that of the records is ``themis.model.events.SCHEMA``. No other version was released."""
-READERS = {6: "82bb4d1", 7: "1588721", 8: "e8c256c"}
+READERS = {6: "82bb4d1", 7: "1588721", 8: "afb233a"}
 """The last commit that reads journals of an older schema; fcc95fc reads 1 to 5."""
 
 _TABLES = """
