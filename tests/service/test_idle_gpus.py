@@ -14,7 +14,7 @@ from themis.client.client import Client
 from themis.machines.agent.messages import TaskIdle, TaskReport
 from themis.machines.engines.idle_gangs import IdleGang
 from themis.machines.engines.program import GangIdle
-from themis.model.events import Grant
+from themis.model.events import GpusIdle, Grant
 from themis.schema import messages as schema
 from themis.service.api import accounts, views
 from themis.service.engine.config import Config
@@ -60,10 +60,32 @@ def test_a_job_that_reports_no_new_steps_is_idle_since_its_last_one() -> None:
 def test_what_nvml_measures_goes_before_reports() -> None:
     gang = IdleGang()
     gang.reported(report(5.0), 0.0)
-    gang.measured(0, TaskIdle(task="t", gpu_seconds=10.0, idle_s=10.0))
-    gang.measured(1, TaskIdle(task="t", gpu_seconds=5.0, idle_s=5.0))
+    gang.measured(0, TaskIdle(task="t", gpu_seconds=10.0, each_s=(10.0, 12.0)))
+    gang.measured(1, TaskIdle(task="t", gpu_seconds=5.0, each_s=(5.0,)))
     found = gang.look(GRANT, 900.0, after_s=60.0, every_s=30.0)
-    assert found == GangIdle(app=0, job=0, attempt=1, gpu_seconds=15.0, idle_s=5.0, by="nvml")
+    assert found == GangIdle(app=0, job=0, attempt=1, gpu_seconds=15.0, idle_s=5.0, by="nvml", each_s=(10.0, 12.0, 5.0))
+
+
+def test_a_gpu_that_one_process_leaves_unused_is_told_after_five_minutes(tmp_path: Path) -> None:
+    with world(tmp_path, 4, lease_s=600.0) as w:
+        enter(w, steps=1e6, gpus=(4, 4))
+        w.turn(400.0)
+
+        def warning() -> str:
+            return str(w.ask(lambda a: views.apps(a, schema.AppsRequest())).apps[0].warning)
+
+        w.say(
+            GangIdle(app=0, job=0, attempt=1, gpu_seconds=0.0, idle_s=0.0, by="nvml", each_s=(0.0, 290.0, 0.0, 290.0))
+        )
+        assert warning() == ""
+        w.say(
+            GangIdle(app=0, job=0, attempt=1, gpu_seconds=0.0, idle_s=0.0, by="nvml", each_s=(0.0, 320.0, 320.0, 320.0))
+        )
+        assert warning() == "3 of the GPUs of job j0 (4) did nothing for 5m20s (by NVML)"
+        assert "3 of the GPUs" in w.ask(lambda a: views.show(a, "0")).app.warning
+        assert [e.action for _, e in w.arbiter.journal.records() if isinstance(e, GpusIdle)] == ["warned"]
+        w.say(GangIdle(app=0, job=0, attempt=1, gpu_seconds=0.0, idle_s=0.0, by="nvml", each_s=(0.0, 1.0, 2.0, 1.0)))
+        assert warning() == ""
 
 
 def test_idle_hours_are_charged_and_warned_of_until_the_gpus_work_again(tmp_path: Path) -> None:

@@ -273,7 +273,7 @@ class LyingWorld(World):
             ended,
             report,
             TaskRuns(task=task, runs=("mlflow:0123", "wandb:a/b")),
-            TaskIdle(task=task, gpu_seconds=3.0, idle_s=2.0),
+            TaskIdle(task=task, gpu_seconds=3.0, each_s=(2.0,)),
             GpusOccupied(items=occupied),
             GpusOccupied(),
             Renew(sequence=3, heard=2),

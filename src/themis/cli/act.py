@@ -388,7 +388,7 @@ def _read_here(
     service: Service, text: str, file: Path, user: str, variables: Mapping[str, Any]
 ) -> list[schema.SubmitReply]:
     """Submit a job file that is read here: the service is another user's, without this user's profiles, or folders are sent."""
-    from themis.client.submit_requests import text_requests, with_variables
+    from themis.client.submit_requests import text_requests, with_code, with_variables
 
     client = service.client
     requests, notes = text_requests(
@@ -403,6 +403,7 @@ def _read_here(
     say_notes(notes)
     for request in requests:
         with_variables(request, **variables)
+    with_code(requests)
     return client.submit_all(requests)
 
 

@@ -121,9 +121,14 @@ def show(
             print_lines(
                 [summary(found["app"], found.get("sentence", "")), layout, _more(found["app"]) if verbose else ""]
             )
-            runs = ", ".join(f"{run['tracker']} {run['run']}" for run in found["runs"])
+            runs = ", ".join(f"{run['tracker']} {run['run']}" for run in found["runs"] if run["tracker"] != "code")
+            changed = [
+                f"Job {run['job']}, attempt {run['attempt']} began with another {run['run']} than was submitted."
+                for run in found["runs"]
+                if run["tracker"] == "code"
+            ]
             warning = found["app"]["warning"]
-            print_lines([f"Warning: {warning}." if warning else "", f"Runs: {runs}." if runs else ""])
+            print_lines([f"Warning: {warning}." if warning else "", f"Runs: {runs}." if runs else "", *changed])
             if trials:
                 rows = trial_rows(trials, found["jobs"])
                 show_rows(rows, output, filled(ALL_TRIALS if verbose else TRIALS, rows))
@@ -273,7 +278,14 @@ def nodes(user: User = "", output: Output = "table", watch: Watch = False, home:
     Example: [cyan]themis nodes --watch[/cyan]
     """
     with service_of(home) as service:
-        show_list(lambda: service.call("Nodes", user=user)["nodes"], NODES, output, watch, title="themis nodes")
+        empty = (
+            "None of the machines runs an app of this user."
+            if user
+            else "No machine is there. Jobs wait until one joins."
+        )
+        show_list(
+            lambda: service.call("Nodes", user=user)["nodes"], NODES, output, watch, empty=empty, title="themis nodes"
+        )
 
 
 def share(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -31,6 +32,8 @@ SECRET = re.compile("KEY|TOKEN|SECRET|PASSW", re.IGNORECASE)
 """Names that may hold a secret: exported variables are in the journal."""
 MOST_CODE = 4 << 20
 """Bytes of a script whose digest is taken at most."""
+MOST_SCRIPTS = 16
+"""Scripts of one submission whose digests are taken at most."""
 _CREDENTIALS = re.compile(r"://[^/@\s]*:[^/@\s]*@")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 _SESSION = re.compile(
@@ -79,14 +82,21 @@ def is_path(value: str) -> bool:
     return value.startswith("/") and ":" not in value
 
 
-def code_of(command: Sequence[str], folder: str) -> dict[str, str]:
+def code_of(command: Sequence[str], folder: str, known: dict[str, str] | None = None) -> dict[str, str]:
     """``THEMIS_CODE``: digest and path of the script that a command names, so that a rank notices a later change; else empty.
 
-    The script is the first word that is a file of at most 4 MiB and no program.
+    The script is the first word that is a file ``.py`` or ``.sh`` of at most 4 MiB. ``known`` : digests of scripts that were read
+    before; of at most 16.
     """
+    known = {} if known is None else known
     for word in command:
         path = os.path.join(folder, word)
-        if word.endswith((".py", ".sh")) and os.path.isfile(path) and os.path.getsize(path) <= MOST_CODE:
-            with open(path, "rb") as file:
-                return {"THEMIS_CODE": f"{hashlib.sha256(file.read()).hexdigest()} {word}"}
+        if not word.endswith((".py", ".sh")) or not os.path.isfile(path) or os.path.getsize(path) > MOST_CODE:
+            continue
+        if path not in known:
+            if len(known) >= MOST_SCRIPTS:
+                return {}
+            with contextlib.suppress(OSError), open(path, "rb") as file:
+                known[path] = hashlib.sha256(file.read()).hexdigest()
+        return {"THEMIS_CODE": f"{known[path]} {word}"} if path in known else {}
     return {}

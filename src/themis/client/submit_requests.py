@@ -8,7 +8,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
-from themis.client.exported import CONTAINERS
+from themis.client.exported import CONTAINERS, code_of
 from themis.client.sending import inside
 from themis.data_dir import default_home
 from themis.errors import InputError
@@ -50,7 +50,7 @@ def read_requests(
     InputError : the file is wrong; names the line.
     """
     book = every_model(default_home() / "profiles")
-    return _requests(read_jobs([file], folder=folder, book=book), user, unknown_work_s, book, send)
+    return with_code(_requests(read_jobs([file], folder=folder, book=book), user, unknown_work_s, book, send))
 
 
 def text_requests(
@@ -80,7 +80,17 @@ def with_variables(request: schema.SubmitRequest, exports: Mapping[str, str], se
     """Add variables of the submitter's shell, and names of secrets, to all jobs that run in no container."""
     for job in request.jobs:
         if not job.program.launcher.startswith(CONTAINERS):
-            job.program.exports, job.program.secrets = dict(exports), list(secrets)
+            job.program.exports, job.program.secrets = {**job.program.exports, **exports}, list(secrets)
+
+
+def with_code(requests: list[schema.SubmitRequest]) -> list[schema.SubmitRequest]:
+    """The same, with the digest of each job's script as it is now, where it runs as it is: not of files that are sent, nor in a container."""
+    known: dict[str, str] = {}
+    for job in (job for request in requests for job in request.jobs):
+        p = job.program
+        if not p.bundle and not p.launcher.startswith(CONTAINERS):
+            p.exports = p.exports | code_of(p.argv, p.cwd, known)
+    return requests
 
 
 def _requests(
@@ -120,7 +130,7 @@ def to_submission(
         # The text has one line, so its number would say nothing.
         raise InputError(f"{source}: {' '.join(fault.problem for fault in reading.faults)}")
     (spec,) = reading.submissions
-    return to_request(spec, build(spec, user=user, prior_s=unknown_work_s, book=book), send)
+    return with_code([to_request(spec, build(spec, user=user, prior_s=unknown_work_s, book=book), send)])[0]
 
 
 def to_request(spec: Submission, built: Built, send: Send | None = None) -> schema.SubmitRequest:

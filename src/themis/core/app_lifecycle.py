@@ -5,14 +5,19 @@ Functions over the state's tables, which only the scheduler calls in a running s
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
 import numpy as np
 
 from themis.core import fairness_unit, needs, phases, reference, regimes
 from themis.core.state import State
 from themis.core.tables import ENDED
 from themis.fairness.finish_time import t_id_exact, t_id_paper
+from themis.model.cluster import UNNAMED
 from themis.model.events import AppFinished
 from themis.model.snapshot import Kind
+from themis.model.speed import ANY_TYPE
 from themis.model.units import Locality, Seconds
 from themis.model.workload import App, Job, brackets_of
 
@@ -83,8 +88,24 @@ def _grow_round_columns(state: State) -> None:
 
 
 def _learn(state: State, app: App) -> None:
-    """Tabulate speeds that this app is the first to need."""
+    """Tabulate speeds that this app is the first to need, and know the types of GPUs that it waits for."""
+    for job in {(job.configs, job.gpu_types): job for job in app.jobs}.values():
+        for gpu_type in awaited_types(state, job):
+            state.add_type(gpu_type)
     state.learn((config for job in app.jobs for config in job.configs), max(job.gpus_max for job in app.jobs))
+
+
+def awaited_types(state: State, job: Job) -> tuple[str, ...]:
+    """Types that a job may use and runs on, if it runs on none of those known: the first of them is enough; else none."""
+    profiles = [(state.book.get(model), batch) for model, batch in job.configs]
+
+    def runs(kinds: Iterable[str]) -> Iterator[str]:
+        return (kind for kind in kinds if all(profile.curve(kind, batch) for profile, batch in profiles))
+
+    if next(runs(kind for kind in state.gpu_types if not job.gpu_types or kind in job.gpu_types), None):
+        return ()
+    named = dict.fromkeys(kind for profile, _ in profiles for kind, _ in profile.curves if kind != ANY_TYPE)
+    return tuple(islice(runs(job.gpu_types or (*named, UNNAMED)), 1))
 
 
 def finish_app(state: State, a: int, outcome: str) -> AppFinished:

@@ -46,6 +46,7 @@ def save(core: Scheduler) -> dict[str, Any]:
     changed = {j: known for j, (known, job) in enumerate(zip(s.regimes, s.job_specs)) if known != job.regimes}
     return {
         "format": FORMAT,
+        "gpu_types": list(s.gpu_types),
         "machines": [to_fields(machine) for machine in s.machines],
         "speeds": {
             "units": pack(dict(zip(s.speeds.index, s.speeds.serial.tolist()))),
@@ -100,6 +101,8 @@ def load(saved: Mapping[str, Any], core: Scheduler) -> Scheduler:
 
 def _fill(core: Scheduler, saved: Mapping[str, Any]) -> None:
     s = core.state
+    for gpu_type in saved.get("gpu_types", ()):
+        s.add_type(gpu_type)
     machines = [cluster.Machine(**machine) for machine in saved["machines"]]
     s.restore_machines(machines, unpack(saved["state"]["gpu_machine"]))
     speeds = {name: unpack(value) for name, value in saved["speeds"].items()}

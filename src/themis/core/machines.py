@@ -10,6 +10,7 @@ import numpy as np
 from themis.core.tables import Growing, derived, kept
 from themis.errors import ClusterError, counted
 from themis.model.cluster import MOST_GPUS, Machine
+from themis.model.speed import ANY_TYPE
 from themis.model.units import NONE, Bool, Float, Int, Locality, Seconds
 from themis.model.workload import App
 
@@ -158,22 +159,30 @@ class Machines:
             out[list(gpus)] = False
         return out
 
-    def check_fits(self, app: App) -> None:
-        """Raise ClusterError if one of the app's jobs could never run on the machines known."""
+    def check_fits(self, app: App, expected: Sequence[Machine] | None = ()) -> None:
+        """Raise ClusterError if one of the app's jobs could never run on the machines known, nor on those that are expected.
+
+        ``expected`` : all machines that may be there one day; the type ``ANY_TYPE`` is any. None: nothing is known of them.
+        """
+        if expected is None:
+            return
         for job in app.jobs:
             usable = [t for t in self.gpu_types if not job.gpu_types or t in job.gpu_types]
             sizes = self.machine_size[np.isin(self.machine_type, [self.gpu_types.index(t) for t in usable])]
-            room, largest = int(sizes.sum()), int(sizes.max(initial=0))
+            later = [m.gpus for m in expected if not job.gpu_types or m.gpu_type in (ANY_TYPE, *job.gpu_types)]
+            room, largest = max(int(sizes.sum()), sum(later)), max(int(sizes.max(initial=0)), *later, 0)
+            whose = "the cluster has" if not expected else "the machines that are expected have"
             if job.one_machine and largest < job.gpus_min <= room:
                 raise ClusterError(
-                    f"app {app.name!r}, job {job.name!r} is one process with {counted(job.gpus_min, 'GPU')}, and the largest "
-                    f"machine has {largest}. For a process on each GPU give launch: gpu; for torchrun, launch: machine."
+                    f"app {app.name!r}, job {job.name!r} is one process with {counted(job.gpus_min, 'GPU')}, and the "
+                    f"largest {'expected ' if expected else ''}machine has {largest}. For a process on each GPU give "
+                    "launch: gpu; for torchrun, launch: machine."
                 )
             if room < job.gpus_min:
                 of_type = f" of type {' or '.join(job.gpu_types)}" if job.gpu_types else ""
                 raise ClusterError(
                     f"app {app.name!r}, job {job.name!r} wants at least {counted(job.gpus_min, 'GPU')}{of_type}; "
-                    f"the cluster has {room}. Lower its gpus or use a larger cluster."
+                    f"{whose} {room}. Lower its gpus or use a larger cluster."
                 )
 
     def locality(self, gpus: Sequence[int]) -> Locality:

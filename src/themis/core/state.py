@@ -200,13 +200,17 @@ class State(Machines):
 
     def add_machine(self, machine: Machine) -> None:
         """Append a machine; its GPUs get the next ids."""
-        if machine.gpu_type not in self.gpu_types:
-            self.gpu_types.append(machine.gpu_type)
+        self.add_type(machine.gpu_type)
+        self._append_machine(machine)
+        self._in_service(self.gpu_types.index(machine.gpu_type), machine.gpus)
+
+    def add_type(self, gpu_type: str) -> None:
+        """Know a GPU type, of which no machine need be there yet."""
+        if gpu_type not in self.gpu_types:
+            self.gpu_types.append(gpu_type)
             self.type_gpus = np.append(self.type_gpus, 0.0)
             self.machines_of.append([])
             self._widen_types()
-        self._append_machine(machine)
-        self._in_service(self.gpu_types.index(machine.gpu_type), machine.gpus)
 
     def set_machine_up(self, machine: int, up: bool) -> None:
         """A machine left or rejoined service."""

@@ -17,6 +17,8 @@ from themis.model.units import Int, Locality
 
 MOST_GPUS = 100_000
 """Maximum number of GPUs of one machine: far more than any has, far fewer than fill the memory."""
+UNNAMED = "gpu"
+"""The type of GPUs whose type nobody named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +27,7 @@ class Machine:
 
     name: str
     gpus: int
-    gpu_type: str = "gpu"
+    gpu_type: str = UNNAMED
     rack: str = "rack0"
     gpus_per_slot: int = 0
     """0 means: the whole machine is one slot."""

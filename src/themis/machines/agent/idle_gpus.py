@@ -24,7 +24,7 @@ class Idleness:
     def __init__(self, devices: Sequence[str]) -> None:
         self.devices = tuple(devices)
         self._due = self._before = 0.0
-        self._busy_at: dict[str, float] = {}
+        self._busy_at: dict[str, list[float]] = {}
         self._nvml: Any = None
         if self.devices:
             with contextlib.suppress(Exception):  # no package, no driver: virtual GPUs
@@ -48,10 +48,10 @@ class Idleness:
             if None in known:
                 continue
             new = task not in self._busy_at
-            if new or any(known):
-                self._busy_at[task] = now
+            before = [now] * len(slots) if new else self._busy_at[task]
+            self._busy_at[task] = [now if busy else at for busy, at in zip(known, before)]
             idle = 0.0 if new else sum(passed for busy in known if not busy)
-            out.append(TaskIdle(task=task, gpu_seconds=idle, idle_s=now - self._busy_at[task]))
+            out.append(TaskIdle(task=task, gpu_seconds=idle, each_s=tuple(now - at for at in self._busy_at[task])))
         return out
 
     def _used(self, slot: int) -> bool | None:

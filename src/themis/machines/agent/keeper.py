@@ -43,6 +43,8 @@ else:
 
     del sys.path[0]
 
+CODE = "code"
+"""Key of a report with the script that is not as it was submitted."""
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 LEFTOVERS_S = 5.0
@@ -690,8 +692,13 @@ def run_rank(
         os.dup2(out, 1)
         os.dup2(out, 2)
         os.write(report, b"ok")
-        if note := changed_code(task.get("exports", {}).get("THEMIS_CODE", "")):
-            os.write(1, note.encode())
+        if changed := changed_code(task.get("exports", {}).get("THEMIS_CODE", "")):
+            os.write(
+                1,
+                f"themis: {changed} changed since the job was submitted; this attempt runs the new version.\n".encode(),
+            )
+            if env.get("RANK", "0") == "0":
+                tell(env.get("THEMIS_RUN_DIR", ""), changed)
         word = b""
         while not word.endswith(b"\n"):
             more = os.read(barrier, 65536)
@@ -730,7 +737,7 @@ def secrets_of(names: Sequence[str], home: str) -> dict[str, str]:
 
 
 def changed_code(submitted: str) -> str:
-    """A line for the log if the script is not as it was submitted; ``submitted`` : digest and path, empty for none."""
+    """The script if it is not as it was submitted, else empty; ``submitted`` : digest and path, empty for none."""
     digest, _, path = submitted.partition(" ")
     if not digest:
         return ""
@@ -739,7 +746,13 @@ def changed_code(submitted: str) -> str:
             same = hashlib.sha256(file.read()).hexdigest() == digest
     except OSError:
         return ""  # the program says so itself
-    return "" if same else f"themis: {path} changed since the job was submitted; this attempt runs the new version.\n"
+    return "" if same else path
+
+
+def tell(folder: str, script: str) -> None:
+    """Report to the agent, as a rank may, that a script is another than was submitted."""
+    with contextlib.suppress(OSError), open(os.path.join(folder, "reports", "reports.jsonl"), "a") as file:
+        file.write(json.dumps({CODE: os.path.basename(script)}) + "\n")
 
 
 def load_prepare() -> Any:

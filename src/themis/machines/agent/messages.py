@@ -227,12 +227,11 @@ class TaskRuns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskIdle:
-    """Idle time of a task's GPUs by NVML: idle GPU-seconds since the last message; seconds since any of the GPUs was
-    busy."""
+    """Idle time of a task's GPUs by NVML: idle GPU-seconds since the last message; by GPU, seconds since it was busy."""
 
     task: Name
     gpu_seconds: Annotated[float, limits.GPU_SECONDS]
-    idle_s: Seconds
+    each_s: Annotated[tuple[Seconds, ...], limits.IDS]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

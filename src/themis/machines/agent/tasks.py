@@ -36,8 +36,8 @@ from themis.machines.agent.system import PORTS, SYSTEM, Child, System
 READ_AT_MOST = 1 << 20
 HUNG_S = 5.0
 """A supervisor counts as hung if its gang lives this long after even an unkillable process counts as left."""
-TRACKERS = ("mlflow", "wandb")
-"""Folders in which scripts record their runs; the id of each run is read."""
+TRACKERS = ("mlflow", "wandb", keeper.CODE)
+"""Keys of a report that name a run: folders in which scripts record their runs, and the script that is not as it was submitted."""
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,199}")
 REPORTED = ("steps", "saved", "unsaved", "step_s", "loss", "reached", "epochs", "saved_epochs", "batch", "total")
 """Keys of a report that are read."""

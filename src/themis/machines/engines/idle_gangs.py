@@ -20,12 +20,12 @@ class IdleGang:
 
     Attributes
     ----------
-    added : GPU-seconds since the last ``GangIdle``. ``by_machine`` : idle seconds of each machine's GPUs, by NVML.
+    added : GPU-seconds since the last ``GangIdle``. ``by_machine`` : idle seconds of each GPU, by NVML.
     moved_at : time at which its steps last increased; NaN before its first report.
     """
 
     added: GpuSeconds = 0.0
-    by_machine: dict[int, Seconds] = field(default_factory=dict)
+    by_machine: dict[int, tuple[Seconds, ...]] = field(default_factory=dict)
     steps: float = 0.0
     step_s: Seconds = 0.0
     moved_at: Seconds = math.nan
@@ -36,7 +36,7 @@ class IdleGang:
     def measured(self, machine: int, message: TaskIdle) -> None:
         """NVML reported."""
         self.added += message.gpu_seconds
-        self.by_machine[machine] = message.idle_s
+        self.by_machine[machine] = message.each_s
 
     def reported(self, report: TaskReport, now: Seconds) -> None:
         """The job reported; steps that do not rise are no sign of work."""
@@ -47,8 +47,9 @@ class IdleGang:
     def look(self, grant: Grant, now: Seconds, *, after_s: Seconds, every_s: Seconds) -> GangIdle | None:
         """The idle time to report, at most once per ``every_s`` seconds; ``after_s`` : seconds without new steps after
         which a job counts as idle."""
-        if self.by_machine:
-            by, idle_s = "nvml", min(self.by_machine.values())
+        each_s = tuple(seconds for _, gpus in sorted(self.by_machine.items()) for seconds in gpus)
+        if each_s:
+            by, idle_s = "nvml", min(each_s)
         elif math.isnan(self.moved_at):
             return None  # it never reported a step, so nothing is known
         else:
@@ -63,4 +64,12 @@ class IdleGang:
         if now < self.said_at + every_s or (self.added <= 0 and idle_s <= 0 and self.said <= 0):
             return None
         added, self.added, self.said, self.said_at = self.added, 0.0, idle_s, now
-        return GangIdle(app=grant.app, job=grant.job, attempt=grant.attempt, gpu_seconds=added, idle_s=idle_s, by=by)
+        return GangIdle(
+            app=grant.app,
+            job=grant.job,
+            attempt=grant.attempt,
+            gpu_seconds=added,
+            idle_s=idle_s,
+            by=by,
+            each_s=each_s,
+        )

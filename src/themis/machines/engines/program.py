@@ -241,7 +241,7 @@ class GangIdle:
     Attributes
     ----------
     gpu_seconds : of all its GPUs, since the last one. ``idle_s`` : seconds since any of them did something; 0 where one does.
-    by : nvml | reports.
+    by : nvml | reports. ``each_s`` : by GPU, seconds since it did something; empty where only the whole gang is known.
     """
 
     app: int
@@ -250,6 +250,12 @@ class GangIdle:
     gpu_seconds: float
     idle_s: Seconds
     by: str
+    each_s: tuple[Seconds, ...] = ()
+
+    @property
+    def longest_s(self) -> Seconds:
+        """Of the GPU that did nothing for the longest time."""
+        return max(self.each_s, default=self.idle_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, date, tzinfo
 
 from themis.errors import InputError, UnknownName
+from themis.machines.agent.keeper import CODE
 from themis.report.accounts.charges import Amounts, ChargedLease, Payer
 from themis.report.accounts.days import day_of
 from themis.schema import messages as schema
@@ -145,7 +146,7 @@ def _past(arbiter: Arbiter, entry: Entry) -> schema.PastApp:
         rho=entry.rho,
         currency=last.currency,
         gpu_types=sorted({lease.account.gpu_type for lease in leases}),
-        runs=run_ids(arbiter, entry.app),
+        runs=[run for run in run_ids(arbiter, entry.app) if run.tracker != CODE],
     )
     for lease in leases:
         add(out, lease.amounts(arbiter.instant))
@@ -178,7 +179,7 @@ def _attempt(arbiter: Arbiter, lease: ChargedLease, end: Sequence[object] | None
 
 
 def run_ids(arbiter: Arbiter, app: int) -> list[schema.RunId]:
-    """Runs in MLflow and Weights & Biases that an app's jobs reported."""
+    """Runs in MLflow and Weights & Biases that an app's jobs reported, and scripts that changed since the submission."""
     return [
         schema.RunId(job=job, attempt=attempt, tracker=tracker, run=run)
         for job, attempt, tracker, run in arbiter.journal.run_ids(app)

@@ -171,7 +171,7 @@ def _queue(a: Arbiter, s: State) -> Iterator[Figure]:
     left_out, after = wait_reasons.left_out(s), a.housekeeping.waiting
     stopping = set(app_of[list(a.engine.core.stopping)].tolist())
     states = {"running": int((active & runs).sum()), "waiting": 0, "stopping": 0, "held": 0}
-    reasons = dict.fromkeys(("after", "at_once", "backoff", "budget", "gpus", "quota"), 0)
+    reasons = dict.fromkeys(("after", "at_once", "backoff", "budget", "gpus", "machines_away", "quota"), 0)
     for app in np.flatnonzero(active & ~runs).tolist():
         if held[app] and (app not in after or after[app].held):
             states["held"] += 1

@@ -17,7 +17,6 @@ from themis.core import take_snapshot as snapshots
 from themis.core.offer import free_gpus
 from themis.core.state import State
 from themis.core.tables import Status
-from themis.errors import counted
 from themis.fairness.filtering import service_rank, worst_first
 from themis.fairness.finish_time import FinishTime, Form
 from themis.model.units import Seconds
@@ -141,11 +140,6 @@ def _waiting(engine: Engine, app: int, s: State) -> Reason:
     free = np.bincount(s.gpu_machine[free_gpus(s, s.now)], minlength=len(s.machines))
     there = np.bincount(s.machine_type[s.gpu_machine[s.open_gpus()]], minlength=len(s.gpu_types))
     open_ = np.bincount(s.machine_type, free, len(s.gpu_types))
-    if not (allowed & (there >= least[:, None])).any():
-        return Reason(
-            code=Code.MACHINES_AWAY,
-            sentence=f"its smallest job needs {counted(int(least.min()), 'GPU')}; {there.sum():.0f} are in service.",
-        )
     if not (allowed & (open_ >= least[:, None])).any():
         if open_.sum() >= least.min():
             return Reason(

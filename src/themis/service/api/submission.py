@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,9 +15,10 @@ from themis.jobs import When
 from themis.jobs.runnable import MOST_TEXT, MOST_TEXTS
 from themis.machines.agent.messages import THROUGH_SERVICE
 from themis.machines.engines.program import Program
+from themis.model.cluster import Machine
 from themis.model.dynamic import ACCORDION_REGIMES, Dynamic, Mode
 from themis.model.events import AppSubmitted
-from themis.model.speed import ProfileBook
+from themis.model.speed import ANY_TYPE, ProfileBook
 from themis.model.units import Seconds
 from themis.model.workload import App, Bag, CurveStopping, Halving, Hyperband, Job, Regime, Rung, Tuner
 from themis.schema import messages as schema
@@ -28,10 +29,14 @@ from themis.service.engine.arbiter import Arbiter
 from themis.service.engine.config import Config
 from themis.service.engine.housekeeping import unmet, verdict_of
 from themis.service.engine.journal import Entry, Options
+from themis.service.engine.machine_changes import expected
 from themis.service.engine.quarantine import MOST, WINDOW_S
 from themis.service.engine.speed_estimator import own_profile, read_profile
 from themis.traces.profiles.assumed import Assumptions, alone
 from themis.traces.profiles.models import GENERIC
+
+UNKNOWN_GPUS = 1024
+"""Largest gang that an elastic job may grow to where nothing is known of the machines."""
 
 
 class Limit(InputError):
@@ -67,19 +72,20 @@ def submit(arbiter: Arbiter, request: schema.SubmitRequest, caller: Caller | Non
     config, state, now = arbiter.config, arbiter.state, arbiter.instant
     _check_room(arbiter, request.user)
     retries = limits.RETRIES.check(request.retries) if request.retries is not None else config.retries
-    app = read_app(request, now, arbiter.config, int(state.machine_size.sum()), int(state.machine_size.max(initial=0)))
+    may_come = expected(config, state)
+    app = read_app(request, now, config, *_largest_gangs(state, may_come))
     app = replace(app, name=_free_name(app.name, arbiter.journal.has_app))
     profile = None
     if request.profile is not None:
         profile = read_profile(own_profile(app), request.profile)
         app = replace(app, jobs=tuple(replace(job, model=profile.name) for job in app.jobs))
     book = arbiter.book.with_profiles([profile] if profile else [])
-    check_models(state, book, app)
+    check_models(state, book, app, may_come)
     check_work(state, book, app)
     check_machines(arbiter, request)
     _check_bundles(arbiter, request)
     arbiter.executor.check_user("" if config.single_trust else app.user)
-    state.check_fits(app)
+    state.check_fits(app, may_come)
     options = _options(arbiter, request)
     number = state.apps.size
     weight = app.weight * config.weight(app.user)
@@ -145,15 +151,27 @@ def read_app(request: schema.SubmitRequest, now: Seconds, config: Config, gpus: 
     )
 
 
-def check_models(state: State, book: ProfileBook, app: App) -> None:
-    """Raise InputError if the speed of one of the app's models is not known on any machine that it may use."""
+def _largest_gangs(state: State, may_come: Sequence[Machine] | None) -> tuple[int, int]:
+    """GPUs of all machines and of the largest one, as they are or may be."""
+    if may_come is None:
+        return UNKNOWN_GPUS, UNKNOWN_GPUS
+    sizes, later = state.machine_size, [machine.gpus for machine in may_come]
+    return max(int(sizes.sum()), sum(later)), max(int(sizes.max(initial=0)), *later, 0)
+
+
+def check_models(state: State, book: ProfileBook, app: App, may_come: Sequence[Machine] | None = ()) -> None:
+    """Raise InputError if the speed of one of the app's models is not known on any machine that it may use.
+
+    ``may_come`` : machines that are expected; None: nothing is known of them.
+    """
+    known = list(dict.fromkeys(machine.gpu_type for machine in (*state.machines, *(may_come or ()))))
     for job in app.jobs:
-        if job.gpu_types and state.gpu_types and not set(job.gpu_types) & set(state.gpu_types):
+        if job.gpu_types and known and ANY_TYPE not in known and not set(job.gpu_types) & set(known):
             raise InputError(
                 f"job {job.name!r} asks for a GPU of type {' or '.join(job.gpu_types)}, which no machine has."
-                f"{closest(job.gpu_types[0], state.gpu_types)} The machines have {', '.join(sorted(state.gpu_types))}."
+                f"{closest(job.gpu_types[0], known)} The machines have {', '.join(sorted(known))}."
             )
-        types = [t for t in state.gpu_types if not job.gpu_types or t in job.gpu_types]
+        types = [t for t in known if t != ANY_TYPE and (not job.gpu_types or t in job.gpu_types)]
         for model, batch in job.configs if types else ():
             if not any(book.get(model).curve(t, batch) for t in types):
                 raise InputError(

@@ -9,6 +9,7 @@ import numpy as np
 from themis.core import quota_limits
 from themis.core.state import State
 from themis.core.tables import Status
+from themis.errors import counted
 from themis.model.units import Seconds
 from themis.service.engine.budgets import PREFIX
 from themis.service.engine.journal import Entry, Journal
@@ -16,9 +17,25 @@ from themis.service.engine.quarantine import quarantines
 
 
 def left_out(s: State) -> dict[int, str]:
-    """Reason why the first job of each app without an eligible job waits (backoff | at_once | quota | budget)."""
-    if not (s.quotas or s.at_once or s.delayed):
-        return {}
+    """Reason why the first job of each app without an eligible job waits (backoff | at_once | quota | budget | machines_away)."""
+    away = dict.fromkeys(_too_large(s), "machines_away")
+    return away | _limited(s) if s.quotas or s.at_once or s.delayed else away
+
+
+def _too_large(s: State) -> list[int]:
+    """Apps that hold no GPUs, and none of whose jobs fits the GPUs in service that it may use."""
+    there = np.bincount(s.machine_type[s.gpu_machine[s.open_gpus()]], minlength=len(s.gpu_types))
+    jobs = s.present()
+    large = jobs[s.jobs.gpus_min[jobs] > (there.min() if len(there) else 0)]
+    if not len(large):
+        return []
+    none = ~(s.allowed(large) & (there >= s.jobs.gpus_min[large, None])).any(axis=1)
+    fit = set(s.jobs.app[np.setdiff1d(jobs, large[none])].tolist())
+    apps = np.unique(s.jobs.app[large[none]])
+    return [a for a in apps[s.apps.leased[apps] == 0].tolist() if a not in fit]
+
+
+def _limited(s: State) -> dict[int, str]:
     job_id = np.flatnonzero(s.jobs.status[: s.jobs.size] <= Status.RUNNING)
     why, _ = quota_limits.blocked(s, job_id, expired=True)
     apps = s.jobs.app[job_id]
@@ -31,7 +48,8 @@ def left_out(s: State) -> dict[int, str]:
 
 
 def of_app(journal: Journal, epoch: Seconds, s: State, entry: Entry, left: dict[int, str]) -> tuple[str, str]:
-    """The code (quarantined | after | held | budget | quota | at_once | backoff | gpus) and the sentence of an app that waits.
+    """The code (quarantined | after | held | budget | quota | at_once | backoff | machines_away | gpus) and the sentence of an app
+    that waits.
 
     ``epoch`` : begin of the journal, in seconds since 1970. ``left`` : what ``left_out`` gives.
     """
@@ -50,6 +68,8 @@ def of_app(journal: Journal, epoch: Seconds, s: State, entry: Entry, left: dict[
             ready = s.jobs.ready[s.app_jobs(entry.app)]
             at = datetime.fromtimestamp(epoch + float(ready[ready > s.now].min(initial=np.inf)))
             return "backoff", f"its last attempt failed or was short; the next one starts at {at:%H:%M:%S} or later"
+        case "machines_away":
+            return "machines_away", _away(s, entry.app)
         case code:
             return code or "gpus", ""
 
@@ -65,6 +85,19 @@ def _after(journal: Journal, entry: Entry) -> str:
     others = [(journal.apps("app = ?", app)[0], when) for app, when in entry.options.after]
     words = {"ok": "to complete", "any": "to end", "failed": "to fail"}
     return "waits for " + ", ".join(f"{other.name} {words[when]}" for other, when in others if not other.outcome)
+
+
+def _away(s: State, app: int) -> str:
+    jobs = s.app_jobs(app)
+    jobs = jobs[s.jobs.status[jobs] <= Status.RUNNING]
+    least = s.job_specs[int(jobs[np.argmin(s.jobs.gpus_min[jobs])])]
+    kinds = f" of type {' or '.join(least.gpu_types)}" if least.gpu_types else ""
+    open_ = s.machine_type[s.gpu_machine[s.open_gpus()]].tolist()
+    there = sum(not least.gpu_types or s.gpu_types[k] in least.gpu_types for k in open_)
+    return (
+        f"its smallest job needs {counted(least.gpus_min, 'GPU')}{kinds}, {there} are in service; it waits until machines join or "
+        "return"
+    )
 
 
 def _over_budget(s: State, user: str) -> bool:

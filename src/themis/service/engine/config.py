@@ -73,6 +73,17 @@ def _listen(value: Any) -> str:
     return text(value)
 
 
+def _expected(value: Any) -> str:
+    from themis.errors import ClusterError
+    from themis.traces.profiles.presets import from_shorthand
+
+    try:
+        from_shorthand(text(value))
+    except ClusterError:
+        raise Unreadable("numbers and sizes of machines, COUNTxGPUS[@TYPE] joined by +, such as 4x8@A100+2x4") from None
+    return text(value)
+
+
 def _message(value: Any) -> int:
     try:
         size = sizes.memory(value)
@@ -222,6 +233,14 @@ class Config:
         option="--machines",
         key="machines",
     )
+    expected: str = setting(
+        "",
+        Kind(read=_expected),
+        "all machines that may be there one day, `COUNTxGPUS[@TYPE]` joined by `+`, such as `4x8@A100+2x4`: jobs that fit them "
+        "wait until they join, others are refused",
+        live=True,
+        shown="those that ever joined, and anything before the first; on this machine those that are there",
+    )
     gpu_names: Mapping[str, str] = setting(
         None,
         each(NAME, NAME),
@@ -330,9 +349,9 @@ class Config:
     )
     progress_s: Seconds = setting(30.0, WAIT, "minimum interval between two progress records of a job")
     idle_warn_s: Seconds = setting(
-        0.0,
+        300.0,
         WAIT,
-        "warn of an app whose job's GPUs did nothing for this time, see [accounting.md](accounting.md#idle-gpus); 0: never",
+        "warn of an app that holds a GPU that did nothing for this time, see [accounting.md](accounting.md#idle-gpus); 0: never",
         live=True,
     )
     idle_cancel_s: Seconds = setting(

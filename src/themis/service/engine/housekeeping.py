@@ -127,7 +127,7 @@ class Housekeeping:
         if lease is None or lease.attempt != idle.attempt or not s.apps.active[idle.app]:
             return
         cancel = 0 < self.config.idle_cancel_s <= idle.idle_s
-        warn = 0 < self.config.idle_warn_s <= idle.idle_s and idle.job not in self.idle
+        warn = 0 < self.config.idle_warn_s <= idle.longest_s and idle.job not in self.idle
         action = "cancelled" if cancel else "warned" if warn else ""
         if idle.gpu_seconds > 0 or action:
             seconds = lease.idle + idle.gpu_seconds
@@ -136,7 +136,7 @@ class Housekeeping:
             )
         if warn or idle.job in self.idle:
             self.idle[idle.job] = (idle, now)
-        if idle.idle_s < self.config.idle_warn_s:
+        if idle.longest_s < self.config.idle_warn_s:
             self.idle.pop(idle.job, None)
         if cancel:
             limit = _words(self.config.idle_cancel_s)
@@ -193,7 +193,11 @@ class Housekeeping:
         gpus = len(self.state.job_gpus.get(idle.job, ()))
         name = self.state.job_specs[idle.job].name
         whose = "its GPUs" if name == "job" else f"the GPUs of job {name}"
-        cancel = self.config.idle_cancel_s
+        cancel, warn = self.config.idle_cancel_s, self.config.idle_warn_s
+        unused = [seconds for seconds in idle.each_s if seconds >= warn]
+        if len(unused) < len(idle.each_s):
+            seconds = round(min(unused) + now - at)
+            return f"{len(unused)} of {whose} ({gpus}) did nothing for {_words(float(seconds))} ({how})"
         then = f"; the app is cancelled after {_words(cancel)}" if cancel > idle.idle_s else ""
         seconds = round(idle.idle_s + now - at)
         return f"{whose} ({gpus}) did nothing for {_words(float(seconds))} ({how}){then}"
@@ -318,7 +322,7 @@ class Housekeeping:
         """Other settings are in force: the unit of fairness, quotas, prices, groups and budgets follow now."""
         self.config = config
         warned = self.idle.items() if config.idle_warn_s else ()
-        self.idle = {job: idle for job, idle in warned if idle[0].idle_s >= config.idle_warn_s}
+        self.idle = {job: idle for job, idle in warned if idle[0].longest_s >= config.idle_warn_s}
         self.all_quotas(now)
         self.set_tariff(now)
         self.budgets.change(config)

@@ -6,14 +6,17 @@ import os
 import re
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 
 from themis.core.state import State
 from themis.errors import UnknownName
 from themis.machines.agent.gpus import nvml_gpus
 from themis.machines.engines.hosts import Host
-from themis.model.cluster import Machine
+from themis.model.cluster import UNNAMED, Machine
+from themis.model.speed import ANY_TYPE
 from themis.service.engine.config import Config
+from themis.traces.profiles.presets import from_shorthand
 
 _BARE = re.compile(r"[^A-Za-z0-9.-]+")
 
@@ -45,6 +48,24 @@ def _host(name: str, gpus: list[tuple[str, str]]) -> Host:
     return Host(
         machine=Machine(name=name, gpus=len(gpus), gpu_type=gpus[0][1]), devices=tuple(uuid for uuid, _ in gpus)
     )
+
+
+def expected(config: Config, state: State) -> tuple[Machine, ...] | None:
+    """Machines that may be there one day, besides those that are; None: anything, for nothing is known.
+
+    The setting ``expected``; else, of an engine whose machines come and go, those that ever joined, at their largest.
+    """
+    if config.expected:
+        return _written(config.expected)
+    if config.engine == "local":
+        return ()
+    return tuple(replace(m, gpus=len(state.gpus_of[n])) for n, m in enumerate(state.machines)) or None
+
+
+@cache
+def _written(text: str) -> tuple[Machine, ...]:
+    found = from_shorthand(text).machines
+    return tuple(replace(m, gpu_type=ANY_TYPE) if m.gpu_type == UNNAMED else m for m in found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -322,7 +322,6 @@ def _bring_back(
         else:
             complete = entry is not None
         try:
-            state.check_fits(event.app)
             engine.feed(replace(event, app=replace(event.app, arrival=now)), now)
         except ThemisError:
             complete, event = False, AppSubmitted(app=_stand_in(number, entry, now), weight=1.0)

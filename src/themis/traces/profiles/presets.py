@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from themis.errors import ClusterError, UnknownName
-from themis.model.cluster import Cluster, Machine, in_racks
+from themis.model.cluster import UNNAMED, Cluster, Machine, in_racks
 from themis.traces.profiles.cluster_file import read_cluster
 from themis.traces.profiles.openb_cluster import openb, read_nodes
 
@@ -72,7 +72,7 @@ def load_cluster(name_or_path: str) -> Cluster:
     if path.suffix in {".yaml", ".yml", ".json"} or path.is_file():
         return read_cluster(path)
     if _LOOKS_LIKE_SHORTHAND.match(name_or_path):
-        return _from_shorthand(name_or_path)
+        return from_shorthand(name_or_path)
     raise UnknownName("cluster", name_or_path, [*PRESETS, "openb"])
 
 
@@ -86,7 +86,13 @@ def _vintages(name: str, *gpus: int) -> Cluster:
     return Cluster(name=name, machines=machines)
 
 
-def _from_shorthand(text: str) -> Cluster:
+def from_shorthand(text: str) -> Cluster:
+    """Machines as ``load_cluster`` takes them, ``2x8/2@V100+4x1``.
+
+    Raises
+    ------
+    ClusterError : another text, or machines that cannot exist.
+    """
     machines: list[Machine] = []
     for part in text.split("+"):
         match = _GROUP.fullmatch(part.strip())
@@ -100,7 +106,7 @@ def _from_shorthand(text: str) -> Cluster:
                     name=f"m{len(machines):03d}",
                     gpus=int(match["gpus"]),
                     gpus_per_slot=int(match["slot"] or 0),
-                    gpu_type=match["type"] or "gpu",
+                    gpu_type=match["type"] or UNNAMED,
                     rack=f"rack{len(machines) // RACK_SIZE}",
                 )
             )
