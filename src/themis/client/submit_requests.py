@@ -84,7 +84,7 @@ def with_variables(request: schema.SubmitRequest, exports: Mapping[str, str], se
 
 
 def with_code(requests: list[schema.SubmitRequest]) -> list[schema.SubmitRequest]:
-    """The same, with the digest of each job's script as it is now, where it runs as it is: not of files that are sent, nor in a container."""
+    """The same, with the digest of each job's script where it runs as it is: not of files that are sent, nor in a container."""
     known: dict[str, str] = {}
     for job in (job for request in requests for job in request.jobs):
         p = job.program

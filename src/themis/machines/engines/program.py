@@ -254,7 +254,7 @@ class GangIdle:
 
     @property
     def longest_s(self) -> Seconds:
-        """Of the GPU that did nothing for the longest time."""
+        """Seconds of the GPU that did nothing for the longest time."""
         return max(self.each_s, default=self.idle_s)
 
 
