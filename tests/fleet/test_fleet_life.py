@@ -22,7 +22,7 @@ from test_ray_life import finish, node, start
 from fleetmachines import Machines, machines
 from processes import PATIENCE_S, left_of, ranks_of, wait_until
 from themis.machines.agent.frames import DATA, LOG, Frames, Present
-from themis.machines.agent.identity import SERVER_NAME, load, make_token
+from themis.machines.agent.identity import SERVER_NAME, load, make_token, token_of
 from themis.machines.agent.logfile import LogLines
 from themis.machines.agent.messages import PROTOCOL
 from themis.machines.engines.members import authority_folder
@@ -140,7 +140,7 @@ def test_agents_that_lie_are_refused(service: Daemon, fleet: Machines, tmp_path:
     fleet.add("m0", 2)
     fleet.add("m1", 2)
     wait_until(lambda: node(service, "m1") == node(service, "m0") == "up 0", "both serve")
-    # The same certificate on another machine.
+    # The same token on another machine.
     shutil.copytree(fleet.state("m0"), fleet.state("twin"))
     second = fleet.start("twin")
     assert "machine m0 is connected already, from 127.0.0.1" in refused(fleet, second, "twin")
@@ -159,7 +159,7 @@ def test_agents_that_lie_are_refused(service: Daemon, fleet: Machines, tmp_path:
 
     fleet.agents["m1"].kill()
     fleet.agents["m1"].wait()
-    assert "the certificate is of machine m1, and its agent says that it is 'm0'" in lie("as-m0", name="m0")
+    assert "the token of machine m0 is not the one that it was given last" in lie("as-m0", name="m0")
     assert "machine m1 joined with 2 GPUs gpu, and its agent reports 8 gpu" in lie("more", gpus=8)
     assert "joined with 2 GPUs gpu, and its agent reports 2 H200" in lie("faster", gpu_type="H200")
     fleet.start("m1")
@@ -167,16 +167,22 @@ def test_agents_that_lie_are_refused(service: Daemon, fleet: Machines, tmp_path:
 
 
 async def sent(fleet: Machines, name: str, *pieces: tuple[bytes, bytes]) -> str:
-    """What the service answers to these frames of a machine with its own certificate, up to the end of the connection."""
+    """What the service answers to these frames of a machine with its own token, up to the end of the connection."""
     state = fleet.state(name)
     host, _, port = fleet.address.rpartition(":")
-    context = client_context((state / "authority.pem").read_text(), state / "node.pem")
+    context = client_context((state / "authority.pem").read_text())
     reader, writer = await asyncio.open_connection(host, int(port), ssl=context, server_hostname=SERVER_NAME)
     frames, heard = Frames(reader, writer), b""
-    await frames.read_control()
     machine = load(state)
     await frames.say(
-        Present(name=name, gpus=machine.gpus, gpu_type=machine.gpu_type, protocol=PROTOCOL, devices=machine.devices)
+        Present(
+            name=name,
+            token=token_of(state),
+            gpus=machine.gpus,
+            gpu_type=machine.gpu_type,
+            protocol=PROTOCOL,
+            devices=machine.devices,
+        )
     )
     with contextlib.suppress(OSError, EOFError):
         for kind, data in pieces:

@@ -33,9 +33,9 @@ def line_of(message: Message) -> bytes:
 class Stub:
     """A machine without processes: it dials, introduces itself, renews its lease every second and answers."""
 
-    def __init__(self, name: str, certificate: Path, authority: str, port: int) -> None:
-        self.name, self.port = name, port
-        self.context = client_context(authority, certificate)
+    def __init__(self, name: str, token: str, authority: str, port: int) -> None:
+        self.name, self.token, self.port = name, token, port
+        self.context = client_context(authority)
 
     async def serve(self) -> None:
         """Until cancelled; the connection is made again when it ends."""
@@ -51,8 +51,7 @@ class Stub:
             await asyncio.sleep(1.0)
 
     async def converse(self, frames: Frames) -> None:
-        await frames.read_control()
-        await frames.say(Present(name=self.name, gpus=1, gpu_type="gpu", protocol=PROTOCOL))
+        await frames.say(Present(name=self.name, token=self.token, gpus=1, gpu_type="gpu", protocol=PROTOCOL))
         await frames.read_control()
         await frames.send(DATA, line_of(Hello(node=self.name, trust="single", protocol=PROTOCOL)))
         renewing = asyncio.create_task(self.renew(frames))
@@ -80,13 +79,10 @@ def test_two_hundred_machines_serve_one_service(tmp_path: Path) -> None:
         stubs = []
         with closing(Members(members_file(service.home))) as members:
             for n in range(COUNT):
-                made = authority.issue_node(f"m{n}", 1.0)
-                path = tmp_path / f"m{n}.pem"
-                path.write_text(made.certificate_pem + made.key_pem)
                 members.add_token(str(n), 600.0)
                 join = Join(secret=str(n), name=f"m{n}", gpus=1, gpu_type="gpu")
-                members.admit(join, made.serial, made.expires, "")
-                stubs.append(Stub(f"m{n}", path, authority.pem, port))
+                _, token = members.admit(join, "")
+                stubs.append(Stub(f"m{n}", token, authority.pem, port))
 
         def states() -> list[str]:
             with service.client() as client:

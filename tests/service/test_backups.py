@@ -80,11 +80,10 @@ def test_copies_that_the_service_keeps_are_copied_with_the_checkpoints(tmp_path:
 def test_the_machines_of_a_fleet_and_their_authority_are_copied_and_join_tokens_are_not(tmp_path: Path) -> None:
     home, target, other = tmp_path / "home", tmp_path / "backup", tmp_path / "other"
     authority = Authority.open(authority_folder(home))
-    made = authority.issue_node("gpu-1", 30.0)
     with closing(Members(members_file(home))) as members:
         members.add_token("used", 600.0)
         join = Join(secret="used", name="gpu-1", gpus=2, gpu_type="H200", rack="", devices=(), slot=0)
-        members.admit(join, made.serial, made.expires, "10.0.0.7")
+        _, token = members.admit(join, "10.0.0.7")
         members.add_token("later", 600.0)
         with world(home, 2) as w:
             w.ask(lambda a: submit(a, request("a")))
@@ -95,10 +94,10 @@ def test_the_machines_of_a_fleet_and_their_authority_are_copied_and_join_tokens_
     restore(target, other)
     assert Authority.open(authority_folder(other)).pem == authority.pem
     with closing(Members(members_file(other))) as members:
-        assert members.entering("gpu-1", made.serial, "10.0.0.7").gpus == 2
+        assert members.entering("gpu-1", token, "10.0.0.7").gpus == 2
         for secret in ("used", "later"):
             with pytest.raises(NotAllowed, match="does not know this join token"):
-                members.admit(replace(join, secret=secret, name="gpu-2"), "2", made.expires, "10.0.0.8")
+                members.admit(replace(join, secret=secret, name="gpu-2"), "10.0.0.8")
 
 
 def test_what_cannot_be_copied_or_restored_is_said(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_every_key_of_the_file_arrives(tmp_path: Path) -> None:
         address: ray-head
         node_root: /srv/themis
         listen: 0.0.0.0:7777
-        node_certificate: 3d
+        node_token: 3d
         cpus: 5
         memory: 6 GiB
         policy: drf

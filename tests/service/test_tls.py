@@ -461,8 +461,7 @@ def test_own_certificates_that_cannot_serve_are_refused_at_the_start_in_one_sent
     certificate, key, _ = company_files(tmp_path, "own")
     expired, expired_key, _ = company_files(tmp_path, "expired", days_ago=91)
     unnamed = tmp_path / "unnamed.pem"
-    node = Authority.open(tmp_path / "own-ca").issue_node("n", 30)
-    unnamed.write_text(node.certificate_pem + node.key_pem)
+    unnamed.write_bytes(Authority.open(tmp_path / "own-ca").server([]).certificate.read_bytes())
     locked = tmp_path / "locked.key"
     make = ["openssl", "pkey", "-in", str(key), "-aes256", "-passout", "pass:x", "-out", str(locked)]
     subprocess.run(make, check=True, capture_output=True)

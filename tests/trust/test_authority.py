@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import queue
 import socket
 import ssl
 import stat
@@ -20,11 +19,8 @@ from themis.errors import InputError
 from themis.trust.authority.ca import Authority
 from themis.trust.authority.contact import first_contact
 from themis.trust.authority.contexts import (
-    Peer,
-    ServerFiles,
     TlsError,
     Untrusted,
-    accept,
     client_context,
     connect,
     fingerprint_of,
@@ -36,11 +32,10 @@ DAY = 86400.0
 
 
 class Server:
-    """Does handshakes with nodes, or with anyone, and says hello; ``next`` : peers and refusals, in order."""
+    """Does handshakes, and says hello."""
 
-    def __init__(self, context: ssl.SSLContext, refused: Callable[[Peer], str] = lambda peer: "") -> None:
-        self.context, self.refused = context, refused
-        self.seen: queue.Queue[object] = queue.Queue()
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self.context = context
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         self.thread = threading.Thread(target=self._serve, daemon=True)
@@ -52,19 +47,8 @@ class Server:
                 connection, _ = self.listener.accept()
             except OSError:
                 return
-            try:
-                if self.context.verify_mode is ssl.CERT_REQUIRED:
-                    link, peer = accept(connection, self.context, self.refused, timeout_s=0.5)
-                    self.seen.put(peer)
-                else:
-                    link = self.context.wrap_socket(connection, server_side=True)
-                with link:
-                    link.sendall(b"hello")
-            except (TlsError, OSError) as error:
-                self.seen.put(error)
-
-    def next(self) -> object:
-        return self.seen.get(timeout=60)
+            with contextlib.suppress(OSError), self.context.wrap_socket(connection, server_side=True) as link:
+                link.sendall(b"hello")
 
     def close(self) -> None:
         self.listener.shutdown(socket.SHUT_RDWR)
@@ -76,20 +60,13 @@ class Server:
 def serving():  # type: ignore[no-untyped-def]
     servers: list[Server] = []
 
-    def begin(context: ssl.SSLContext, refused: Callable[[Peer], str] = lambda peer: "") -> Server:
-        servers.append(Server(context, refused))
+    def begin(context: ssl.SSLContext) -> Server:
+        servers.append(Server(context))
         return servers[-1]
 
     yield begin
     for server in servers:
         server.close()
-
-
-def node_files(authority: Authority, folder: Path, name: str = "n1", days: float = 30) -> tuple[Path, Path]:
-    issued = authority.issue_node(name, days)
-    (folder / f"{name}.pem").write_text(issued.certificate_pem)
-    (folder / f"{name}.key").write_text(issued.key_pem)
-    return folder / f"{name}.pem", folder / f"{name}.key"
 
 
 def hello(port: int, context: ssl.SSLContext) -> bytes:
@@ -176,37 +153,6 @@ def test_a_server_is_verified_and_another_authority_another_name_or_an_expired_o
     (tmp_path / "a" / "server.pem").unlink()
     with pytest.raises(Untrusted, match="has expired"):
         hello(serving(server_context(past.server(["127.0.0.1"]))).port, trust)
-    certificate, key = node_files(authority, tmp_path)
-    with pytest.raises(Untrusted):  # a node's certificate is no server's
-        hello(serving(server_context(ServerFiles(certificate, key))).port, trust)
-
-
-def test_nodes_show_who_they_are_and_the_revoked_and_strangers_have_no_connection(
-    tmp_path: Path, serving: Callable[..., Server]
-) -> None:
-    authority = Authority.open(tmp_path / "a")
-    revoked: set[str] = set()
-    context = server_context(authority.server(["127.0.0.1"]), client_ca=authority.path)
-    server = serving(context, lambda peer: f"node {peer.name} was removed." if peer.serial in revoked else "")
-    name = "rack-7/größe.example.org" + "x" * 80
-    issued = authority.issue_node(name, 30)
-    (tmp_path / "n.pem").write_text(issued.certificate_pem + issued.key_pem)
-    trust = client_context(authority.pem, tmp_path / "n.pem")
-    assert hello(server.port, trust) == b"hello"
-    assert server.next() == Peer(name, issued.serial, issued.expires)
-    revoked.add(issued.serial)
-    assert served_nothing(server.port, trust)
-    assert str(server.next()) == f"node {name} was removed."
-    other = Authority.open(tmp_path / "b")
-    expired = Authority.open(tmp_path / "a", lambda: time.time() - 60 * DAY)
-    for stranger in (
-        client_context(authority.pem),  # shows none
-        client_context(authority.pem, *node_files(other, tmp_path, "n2")),
-        client_context(authority.pem, *node_files(expired, tmp_path, "n3")),
-        client_context(authority.pem, authority.server(["127.0.0.1"]).certificate),  # a server's is no node's
-    ):
-        assert served_nothing(server.port, stranger)
-        assert isinstance(found := server.next(), TlsError), found
 
 
 def test_only_tls_1_2_and_1_3_with_forward_secrecy_are_spoken(tmp_path: Path, serving: Callable[..., Server]) -> None:
@@ -278,18 +224,6 @@ def test_who_does_not_speak_tls_or_says_nothing_is_told_apart(tmp_path: Path) ->
             with pytest.raises(TlsError, match=sentence):
                 connect("127.0.0.1", port, trust, timeout_s=5)
             thread.join()
-
-
-def test_a_handshake_that_trickles_in_ends_in_time(tmp_path: Path, serving: Callable[..., Server]) -> None:
-    authority = Authority.open(tmp_path)
-    server = serving(server_context(authority.server(["127.0.0.1"]), client_ca=authority.path))
-    with socket.create_connection(("127.0.0.1", server.port)) as slow:
-        end = time.monotonic() + 60
-        while server.seen.empty() and time.monotonic() < end:
-            with contextlib.suppress(OSError):
-                slow.sendall(b"\x16")
-            time.sleep(0.05)
-    assert "no TLS handshake" in str(server.next())
 
 
 def test_the_command_and_the_client_do_not_load_the_library_that_issues() -> None:

@@ -23,7 +23,7 @@ State = Annotated[
     option(
         "--state",
         metavar="DIR",
-        help="Folder of this machine's certificate (default: /var/lib/themis-agent for root, else ~/.themis-agent).",
+        help="Folder of this machine's token (default: /var/lib/themis-agent for root, else ~/.themis-agent).",
     ),
 ]
 
@@ -48,7 +48,7 @@ def join(
 ) -> None:
     """Make this machine one of a service's machines.
 
-    The token is used up; the certificate and its key are kept in the folder of this machine. Then start its agent with
+    The token is used up; the machine's own token is kept in its folder. Then start its agent with
     [cyan]themis agent run[/cyan], or at every boot with [cyan]themis agent install[/cyan].
 
     Example: [cyan]themis agent join gpu-head:7435 --token AbC...[/cyan]
@@ -152,7 +152,7 @@ def remove(
     name: Annotated[str, argument(metavar="NAME", help="Name of the machine.")],
     home: Home = None,
 ) -> None:
-    """Remove a machine: its jobs save and continue elsewhere, then its certificate is revoked.
+    """Remove a machine: its jobs save and continue elsewhere, then its token is no longer valid.
 
     On the service's machine, with its data directory; elsewhere as an administrator of the service.
 
@@ -168,11 +168,11 @@ def remove(
             service.call("RemoveNode", node=name)
     else:
         _members(where).leave(name)
-    print(f"Machine {name} is being removed: its jobs save and stop first, then its certificate is revoked.")
+    print(f"Machine {name} is being removed: its jobs save and stop first, then its token is no longer valid.")
 
 
 def list_(home: Home = None, as_json: Annotated[bool, option("--json", help="Print as JSON.")] = False) -> None:
-    """List the machines that joined: state, when they were last heard, when their certificates end.
+    """List the machines that joined: state, when they were last heard, since when they have their tokens.
 
     Example: [cyan]themis agent list[/cyan]
     """
@@ -189,7 +189,7 @@ def list_(home: Home = None, as_json: Annotated[bool, option("--json", help="Pri
             "type": m.gpu_type,
             "rack": m.rack,
             "heard": m.heard,
-            "certificate_ends": m.expires or None,
+            "token_since": m.made,
             "address": m.address,
         }
         for m in _members(home or default_home()).all()
@@ -198,7 +198,7 @@ def list_(home: Home = None, as_json: Annotated[bool, option("--json", help="Pri
     columns = {
         **columns,
         "heard": lambda r: clock(r["heard"]) if r["heard"] else "never",
-        "certificate ends": lambda r: clock(r["certificate_ends"]) if r["certificate_ends"] else "revoked",
+        "token since": lambda r: clock(r["token_since"]),
     }
     show_rows(rows, "json" if as_json else "table", columns)
 

@@ -97,7 +97,7 @@ def remove(
     home: Home = None,
     as_json: Json = False,
 ) -> None:
-    """Remove hosts: their jobs save and continue elsewhere, their agents and certificates are removed.
+    """Remove hosts: their jobs save and continue elsewhere, their agents and tokens are removed.
 
     Example: [cyan]themis fleet remove gpu2[/cyan]
     """

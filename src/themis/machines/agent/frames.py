@@ -1,7 +1,7 @@
 """Protocol between a machine and the service over TLS: frames, and the messages about the connection itself.
 
     machine -> service    Join | Present, then Pong
-    service -> machine    Joined, Welcome, Refused, Ping, Certificate, EndAgent
+    service -> machine    Joined, Welcome, Refused, Ping, NextToken, EndAgent
 
 A frame is a byte for its kind, four for its length (big-endian), and the payload. ``DATA`` carries what node agent and
 arbiter send each other (``messages``) and is not read here; ``LOG`` carries what ranks wrote; ``CONTROL`` carries one of the
@@ -25,7 +25,7 @@ CONTROL, DATA, LOG = b"c", b"d", b"l"
 LONGEST = 1 << 20
 """Bytes of a frame. ``FIRST`` : of a frame of someone who is not known yet."""
 FIRST = 1 << 16
-VERSION = 1
+VERSION = 2
 """Version of these frames and messages."""
 _HEAD = struct.Struct(">cI")
 
@@ -52,21 +52,19 @@ class Join:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """You are; ``owner`` : id of the service, ``certificate`` and ``key`` : as PEM."""
+    """You are; ``owner`` : id of the service. ``token`` : of this machine, to show on each connection."""
 
     owner: str
     rack: str
-    certificate: str
-    key: str
-    expires: float
-    """Seconds since 1970."""
+    token: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Present:
-    """The machine of my certificate is here, with these GPUs; ``protocol`` : of ``messages``."""
+    """This machine is here, with its token and these GPUs; ``protocol`` : of ``messages``."""
 
     name: Name
+    token: Name
     gpus: Gpus
     gpu_type: Name
     protocol: Count
@@ -103,12 +101,10 @@ class Pong:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Certificate:
-    """Your next certificate and its key, as PEM; connect again with it. ``expires`` : seconds since 1970."""
+class NextToken:
+    """Your next token; connect again with it, which ends the one before."""
 
-    certificate: str
-    key: str
-    expires: float
+    token: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +112,7 @@ class EndAgent:
     """The service ends: your agent may end too."""
 
 
-Control: TypeAlias = Join | Joined | Present | Welcome | Refused | Ping | Pong | Certificate | EndAgent
+Control: TypeAlias = Join | Joined | Present | Welcome | Refused | Ping | Pong | NextToken | EndAgent
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in typing.get_args(Control)}
 
 

@@ -4,7 +4,7 @@
 and prints one line: ``THEMIS:`` and an answer as JSON. A login shell may print lines of its own before it.
 
     FOLDER/versions/<digest>/    an environment with this package, as the service sent it
-    FOLDER/NAME/state/           the machine's certificate (``identity``), only for this account
+    FOLDER/NAME/state/           the machine's token (``identity``), only for this account
     FOLDER/NAME/agent.log        what the agent wrote where systemd does not keep it
 
 Standard library alone.
@@ -76,7 +76,7 @@ class Request:
 
     @property
     def state(self) -> Path:
-        """The machine's certificate."""
+        """Folder of the machine's token."""
         return self.home / "state"
 
     @property
@@ -164,7 +164,7 @@ def bring(request: Request) -> Seen:
 
 
 def _join(request: Request) -> None:
-    """Join; the certificate of before is replaced only by another one.
+    """Join; the token of before is replaced only by another one.
 
     Raises
     ------
@@ -200,7 +200,7 @@ def _moved(request: Request) -> bool:
 
 
 def end(request: Request) -> Seen:
-    """Stop the agent, and remove what belongs to this machine: certificate, log, tasks; versions too that no other machine uses."""
+    """Stop the agent, and remove what belongs to this machine: token, log, tasks; versions too that no other machine uses."""
     with _alone(request):
         if systemd():
             uninstall()

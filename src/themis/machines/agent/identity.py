@@ -1,8 +1,8 @@
-"""Identity of a machine of the fleet and of its service: a folder with its certificate, and join tokens.
+"""Identity of a machine of the fleet and of its service: a folder with its token, and join tokens.
 
 STATE/machine.json     name, GPUs, address of the service
 STATE/authority.pem    authority that it trusts
-STATE/node.pem         its certificate and key (0600), replaced as a whole
+STATE/token            its token (0600), replaced as a whole
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from themis.errors import InputError
-from themis.machines.agent.frames import Certificate, Joined
+from themis.machines.agent.frames import Joined
 from themis.machines.agent.locks import inhabited
 from themis.machines.agent.messages import ProtocolError, build
 
 SERVER_NAME = "themis-fleet"
 """The name in the service's certificate. A machine dials an address that may change; it trusts one authority, for this name."""
-ENDS = "# ends "
-"""Begin of the first line of ``node.pem``, before what OpenSSL reads."""
 _SECRET, _PRINT = 16, 32
 
 
@@ -62,19 +60,21 @@ def save(state: Path, identity: Identity, authority: str, joined: Joined) -> Non
     state.mkdir(parents=True, exist_ok=True, mode=0o700)
     state.chmod(0o700)
     write(state / "authority.pem", authority)
-    renew(state, joined)
+    renew(state, joined.token)
     write(state / "machine.json", json.dumps(dataclasses.asdict(identity), indent=1))
 
 
-def renew(state: Path, given: Joined | Certificate) -> None:
-    """Replace the certificate and its key, together."""
-    write(state / "node.pem", f"{ENDS}{given.expires:.0f}\n" + given.certificate.rstrip("\n") + "\n" + given.key)
+def renew(state: Path, token: str) -> None:
+    """Replace the machine's token."""
+    write(state / "token", token)
 
 
-def expires(state: Path) -> float:
-    """Expiry of the machine's certificate, in seconds since 1970: the standard library needs a connection for it."""
-    first = (state / "node.pem").read_text().partition("\n")[0]
-    return float(first.removeprefix(ENDS)) if first.startswith(ENDS) else 0.0
+def token_of(state: Path) -> str:
+    """The machine's token; empty where it has none, which the service refuses."""
+    try:
+        return (state / "token").read_text().strip()
+    except OSError:
+        return ""
 
 
 def load(state: Path) -> Identity:

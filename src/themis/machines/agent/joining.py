@@ -133,7 +133,6 @@ async def _ask(host: str, port: int, authority: str, request: Join) -> Joined:
     )
     try:
         frames = Frames(reader, writer)
-        await asyncio.wait_for(frames.read_control(), ANSWER_S)
         await frames.say(request)
         answer = await asyncio.wait_for(frames.read_control(), ANSWER_S)
     finally:

@@ -16,7 +16,6 @@ import random
 import signal
 import ssl
 import sys
-import time
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -28,9 +27,9 @@ from themis.machines.agent.frames import (
     DATA,
     LOG,
     VERSION,
-    Certificate,
     EndAgent,
     Frames,
+    NextToken,
     Ping,
     Pong,
     Present,
@@ -38,12 +37,12 @@ from themis.machines.agent.frames import (
     Welcome,
     as_control,
 )
-from themis.machines.agent.identity import SERVER_NAME, expires, load, renew
+from themis.machines.agent.identity import SERVER_NAME, load, renew, token_of
 from themis.machines.agent.logfile import LogLines
 from themis.machines.agent.messages import PROTOCOL
 from themis.machines.agent.relay import Relay, physical
 from themis.machines.agent.system import UMASK
-from themis.trust.authority.contexts import client_context, day, in_words
+from themis.trust.authority.contexts import client_context, in_words
 
 FIRST_WAIT_S, MOST_WAIT_S = 0.2, 10.0
 """Seconds between two attempts; doubled after each failure, then randomised between half and all of it."""
@@ -110,7 +109,7 @@ class Remote:
 
     async def _connection(self) -> None:
         machine = self.machine
-        context = client_context((self.state / "authority.pem").read_text(), self.state / "node.pem")
+        context = client_context((self.state / "authority.pem").read_text())
         reader, writer = await asyncio.wait_for(
             asyncio.open_connection(
                 machine.host, machine.port, ssl=context, server_hostname=SERVER_NAME, ssl_handshake_timeout=HANDSHAKE_S
@@ -119,14 +118,10 @@ class Remote:
         )
         try:
             frames = Frames(reader, writer)
-            # The service speaks first, if it accepts the machine's certificate.
-            try:
-                await asyncio.wait_for(frames.read_control(), SILENT_S)
-            except (OSError, EOFError) as error:
-                raise InputError(self._refused()) from error
             await frames.say(
                 Present(
                     name=machine.name,
+                    token=token_of(self.state),
                     gpus=self._gpus(),
                     gpu_type=machine.gpu_type,
                     protocol=PROTOCOL,
@@ -141,17 +136,6 @@ class Remote:
                 await self._converse(frames, welcome)
         finally:
             writer.transport.abort()
-
-    def _refused(self) -> str:
-        """Why the service closed the connection before it said a word."""
-        at, ends = f"{self.machine.host}:{self.machine.port}", expires(self.state)
-        again = f"on the service `themis agent remove {self.machine.name}`, then join it again with a new token"
-        if 0 < ends <= time.time():
-            return f"the certificate of this machine expired on {day(ends)}, or its clock is ahead: {again}."
-        return (
-            f"{at} refuses the certificate of this machine, which by this machine's clock is valid until {day(ends)}: the "
-            f"service's clock differs, or another authority issued it; then {again}."
-        )
 
     def _gpus(self) -> int:
         """GPUs that are here now, of those that joined."""
@@ -198,8 +182,8 @@ class Remote:
                 match as_control(data):
                     case Ping():
                         await frames.say(Pong())
-                    case Certificate() as given:
-                        renew(self.state, given)
+                    case NextToken(token=token):
+                        renew(self.state, token)
                         raise Turned
                     case EndAgent():
                         relay.end()

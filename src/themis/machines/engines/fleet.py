@@ -3,7 +3,7 @@
     core --submit--> FleetExecutor --messages--> gateway ===TLS=== machines: node agents --> supervisors --> ranks
 
 A machine that is to be removed is drained as any machine is (``MachineResized`` to 0 GPUs); once none of its jobs is left, the
-gateway hears so and revokes its certificate.
+gateway hears so and ends its token.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class FleetSettings:
     ----------
     listen : HOST:PORT for machines; port 0 lets the system choose. ``owner`` : this arbiter's id.
     members : file of the machines that joined. ``authority`` : folder of the certificate authority.
-    days : that certificates of machines are valid for; they are renewed when a third of it is left.
+    token_s : seconds after which a machine is given its next token.
     """
 
     listen: str
     owner: str
     members: Path
     authority: Path
-    days: float = 30.0
+    token_s: float = 86400.0
 
 
 class FleetExecutor(BridgedExecutor):
@@ -92,7 +92,7 @@ class FleetExecutor(BridgedExecutor):
             return members.fact(LISTEN)
 
     def leave(self, name: str) -> None:
-        """Same as for ``LocalExecutor``: the machine is drained, then its certificate is revoked."""
+        """Same as for ``LocalExecutor``: the machine is drained, then its token is no longer valid."""
         with contextlib.closing(Members(self.fleet.members)) as members:
             members.leave(name)
 
@@ -112,8 +112,8 @@ class FleetExecutor(BridgedExecutor):
             self.fleet.owner,
             "--mirror",
             str(self.root / "nodes"),
-            "--days",
-            str(self.fleet.days),
+            "--token-s",
+            str(self.fleet.token_s),
             "--log-bytes",
             str(self.settings.log_bytes),
             "--renew-s",

@@ -1,9 +1,9 @@
 """``python -m themis.machines.engines.gateway``: the arbiter's server for a fleet's machines, in a separate process.
 
-Machines dial it over TLS. It asks for a certificate of the service's authority, checks that the machine of that certificate
-is one that joined and that its agent speaks for no other, and then carries bytes between the machine and the arbiter's socket, so
-that the arbiter talks to node agents as if they were here. On one more connection to the arbiter it reports which machines there
-are. A machine without a certificate may only join, with a token. It ends with the arbiter; machines dial again.
+Machines dial it over TLS. It checks that a machine has joined and shows its own token, and that its agent speaks for no other, and
+then carries bytes between the machine and the arbiter's socket, so that the arbiter talks to node agents as if they were here. On
+one more connection to the arbiter it reports which machines there are. A machine joins with a token of one use. The gateway ends
+with the arbiter; machines dial again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
 
 from themis.errors import InputError, ThemisError
 from themis.machines.agent.channel import Rate, short
@@ -28,11 +27,11 @@ from themis.machines.agent.frames import (
     FIRST,
     LOG,
     VERSION,
-    Certificate,
     EndAgent,
     Frames,
     Join,
     Joined,
+    NextToken,
     Ping,
     Pong,
     Present,
@@ -56,9 +55,9 @@ from themis.machines.agent.messages import (
 from themis.machines.agent.remote import first_of
 from themis.machines.engines.from_machines import Beginning, LogCopies, checked
 from themis.machines.engines.members import LEAVING, LISTEN, REMOVED, Member, Members, NotAllowed
-from themis.trust.authority.ca import RENEW_AT, Authority
-from themis.trust.authority.contexts import Peer, Untrusted, peer_of, server_context
+from themis.trust.authority.ca import Authority
 from themis.trust.authority.contexts import load as load_files
+from themis.trust.authority.contexts import server_context
 from themis.trust.authority.entrance import Entrance, listeners
 
 POLL_S, HEARD_S = 1.0, 10.0
@@ -82,11 +81,12 @@ class Link:
     """A machine that is connected."""
 
     member: Member
-    peer: Peer
     frames: Frames
     address: str
     heard: float = field(default_factory=time.monotonic)
     pong: asyncio.Event = field(default_factory=asyncio.Event)
+    renewed: bool = False
+    """It was given its next token."""
 
 
 @dataclass(slots=True)
@@ -96,7 +96,7 @@ class Gateway:
     Parameters
     ----------
     socket : where the arbiter listens. ``owner`` : its id. ``mirror`` : where copies of ranks' logs go, by machine.
-    days : that certificates of machines are valid for. ``welcome`` : how their agents should run.
+    token_s : seconds after which a machine is given its next token. ``welcome`` : how their agents should run.
     log_bytes : bound of each rank's log.
     """
 
@@ -106,7 +106,7 @@ class Gateway:
     authority: Authority
     welcome: Welcome
     mirror: Path
-    days: float
+    token_s: float
     log_bytes: int
     links: dict[str, Link] = field(default_factory=dict)
     callers: int = 0
@@ -119,9 +119,6 @@ class Gateway:
         reader, self.control = await self._dial()
         files = self.authority.server([SERVER_NAME], file="agents.pem")
         context = server_context(files)
-        # Who has no certificate yet may join; OpenSSL refuses one that is not valid.
-        context.verify_mode = ssl.CERT_OPTIONAL
-        context.load_verify_locations(self.authority.path)
         try:
             sockets = listeners(host, port, QUEUED)
         except OSError as error:
@@ -159,7 +156,7 @@ class Gateway:
                     pass
 
     async def _watch(self, context: ssl.SSLContext) -> None:
-        """Watch machines that are to leave, certificates that expire, and connections that went silent."""
+        """Watch machines that are to leave, tokens that are old, and connections that went silent."""
         renewed = noted = time.monotonic()
         while True:
             members = {member.name: member for member in self.members.all()}
@@ -182,17 +179,14 @@ class Gateway:
             await asyncio.sleep(POLL_S)
 
     async def _keep(self, link: Link) -> None:
-        """Ask whether a machine is there; give it its next certificate where it is time."""
+        """Ask whether a machine is there; give it its next token where it is time."""
         with contextlib.suppress(OSError, TimeoutError):
             if time.monotonic() > link.heard + PING_S:
                 await asyncio.wait_for(link.frames.say(Ping()), 1.0)
-            if link.peer.expires - self.members.clock() < RENEW_AT * self.days * 86400.0:
-                made = self.authority.issue_node(link.peer.name, self.days)
-                self.members.renew(link.peer.name, made.serial, made.expires)
-                await link.frames.say(
-                    Certificate(certificate=made.certificate_pem, key=made.key_pem, expires=made.expires)
-                )
-                log.warning("machine %s: another certificate", link.peer.name)
+            if not link.renewed and self.members.clock() >= link.member.made + self.token_s:
+                link.renewed = True
+                await link.frames.say(NextToken(token=self.members.next_token(link.member.name)))
+                log.warning("machine %s: another token", link.member.name)
 
     def _report(self, message: Message) -> None:
         assert self.control is not None
@@ -213,12 +207,10 @@ class Gateway:
                 oldest = next(iter(self.strangers))
                 del self.strangers[oldest]
                 oldest.transport.abort()
-            # The service speaks first: a machine that hears nothing knows that TLS refused its certificate.
-            await frames.say(Ping())
             await self._serve(frames, address)
         except ThemisError as error:
             log.warning("%s: %s", address, error)
-            await self._refuse(frames, str(error), final=isinstance(error, NotAllowed | Untrusted))
+            await self._refuse(frames, str(error), final=isinstance(error, NotAllowed))
         except (OSError, EOFError, TimeoutError):
             pass
         finally:
@@ -229,9 +221,6 @@ class Gateway:
     async def _serve(self, frames: Frames, address: str) -> None:
         first = await asyncio.wait_for(frames.read_control(FIRST), FIRST_S)
         self.strangers.pop(frames.writer, None)
-        peer = None
-        if frames.writer.get_extra_info("peercert"):
-            peer = peer_of(cast(ssl.SSLSocket, frames.writer.get_extra_info("ssl_object")))
         if not isinstance(first, Join | Present):
             raise ProtocolError(f"a connection begins with {type(first).__name__}, expected Join or Present.")
         if first.version != VERSION:
@@ -240,51 +229,36 @@ class Gateway:
             )
         if isinstance(first, Join):
             await self._join(first, frames, address)
-        elif peer is None:
-            raise NotAllowed("the machine shows no certificate; join it with a token.")
         else:
-            await self._present(first, peer, frames, address)
+            await self._present(first, frames, address)
 
     async def _join(self, join: Join, frames: Frames, address: str) -> None:
         checked(join)
-        made = self.authority.issue_node(join.name, self.days)
-        member = self.members.admit(join, made.serial, made.expires, address)
+        member, token = self.members.admit(join, address)
         log.warning("machine %s joined from %s with %d GPUs %s", member.name, address, member.gpus, member.gpu_type)
-        await frames.say(
-            Joined(
-                owner=self.owner,
-                rack=member.rack,
-                certificate=made.certificate_pem,
-                key=made.key_pem,
-                expires=made.expires,
-            )
-        )
+        await frames.say(Joined(owner=self.owner, rack=member.rack, token=token))
         frames.writer.close()
         with contextlib.suppress(OSError, TimeoutError):
             await asyncio.wait_for(frames.writer.wait_closed(), FIRST_S)
 
-    async def _present(self, there: Present, peer: Peer, frames: Frames, address: str) -> None:
-        if there.name != peer.name:
-            raise NotAllowed(
-                f"the certificate is of machine {peer.name}, and its agent says that it is {there.name!r}."
-            )
-        if peer.expires <= self.members.clock():
-            raise NotAllowed(f"the certificate of machine {peer.name} has expired; join it with a new token.")
+    async def _present(self, there: Present, frames: Frames, address: str) -> None:
+        # Before anything else: a caller without the token learns nothing and disturbs nobody.
+        member = self.members.entering(there.name, there.token, address)
+        name = member.name
         if there.protocol != PROTOCOL:
             raise NotAllowed(
-                f"the agent of {peer.name} speaks protocol {there.protocol}, the service {PROTOCOL}; install the same Themis."
+                f"the agent of {name} speaks protocol {there.protocol}, the service {PROTOCOL}; install the same Themis."
             )
-        await self._alone(peer)
-        member = self.members.entering(peer.name, peer.serial, address)
+        await self._alone(name)
         # Of GPUs that are missing, the agent says which; of mere slots, there are fewer.
         other = (there.gpu_type, there.devices) != (member.gpu_type, member.devices)
         if other or not 1 <= there.gpus <= member.gpus:
             raise InputError(
-                f"machine {peer.name} joined with {member.gpus} GPUs {member.gpu_type}, and its agent reports {there.gpus} "
+                f"machine {name} joined with {member.gpus} GPUs {member.gpu_type}, and its agent reports {there.gpus} "
                 f"{there.gpu_type}{'' if there.devices == member.devices else ' with other UUIDs'}; repair it, or remove it and "
                 "join it again."
             )
-        link = self.links[peer.name] = Link(member, peer, frames, address)
+        link = self.links[name] = Link(member, frames, address)
         try:
             await frames.say(self.welcome)
             if member.state != LEAVING:
@@ -304,26 +278,26 @@ class Gateway:
             self._report(NodeLies(node=member.name, reason=str(error)))
             raise
         finally:
-            if self.links.get(peer.name) is link:
-                del self.links[peer.name]
+            if self.links.get(name) is link:
+                del self.links[name]
 
-    async def _alone(self, peer: Peer) -> None:
-        """Limit a certificate to one agent at a time; a connection whose machine is gone gives way.
+    async def _alone(self, name: str) -> None:
+        """Limit a token to one agent at a time; a connection whose machine is gone gives way.
 
         Raises
         ------
         NotAllowed : the other one is alive.
         """
-        link = self.links.get(peer.name)
+        link = self.links.get(name)
         if link is None:
             return
         link.pong.clear()
         with contextlib.suppress(OSError, TimeoutError):
             await asyncio.wait_for(link.frames.say(Ping()), ALIVE_S)
             await asyncio.wait_for(link.pong.wait(), ALIVE_S)
-        if link.pong.is_set() and self.links.get(peer.name) is link:
+        if link.pong.is_set() and self.links.get(name) is link:
             raise NotAllowed(
-                f"machine {peer.name} is connected already, from {link.address}: its certificate serves one agent only. Join "
+                f"machine {name} is connected already, from {link.address}: its token serves one agent only. Join "
                 "each machine with a token of its own."
             )
         link.frames.writer.transport.abort()
@@ -389,7 +363,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--authority", required=True, type=Path, help="folder of the certificate authority")
     parser.add_argument("--owner", required=True, help="id of the arbiter")
     parser.add_argument("--mirror", required=True, type=Path, help="folder for copies of ranks' logs")
-    parser.add_argument("--days", type=float, required=True, help="that certificates of machines are valid for")
+    parser.add_argument("--token-s", type=float, required=True, help="seconds until a machine gets its next token")
     parser.add_argument("--log-bytes", type=int, required=True, help="bound of each rank's log")
     parser.add_argument("--renew-s", type=float, required=True, help="of agents")
     parser.add_argument("--cache-bytes", type=int, required=True, help="of agents")
@@ -411,7 +385,7 @@ def main(arguments: list[str] | None = None) -> int:
                 allow_root=given.allow_root,
             ),
             given.mirror,
-            given.days,
+            given.token_s,
             given.log_bytes,
         )
         host, _, port = given.listen.rpartition(":")

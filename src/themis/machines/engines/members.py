@@ -1,14 +1,15 @@
-"""The machines of a fleet: who joined, with which certificates, and the join tokens; SQLite, so that each change is whole or not.
+"""The machines of a fleet: who joined, the digests of their tokens and of join tokens; SQLite, so that each change is whole or not.
 
 A separate file from the journal: the gateway writes it while the arbiter has a transaction of the journal open, and a
-machine is a record of the log only once it was there. Its rules are those of a token (used once) and of a certificate
-(known, not revoked).
+machine is a record of the log only once it was there. A join token is used once. A machine's token is its own: it is replaced from
+time to time, and serves until the next one was used. Of both kinds only digests are kept.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -22,14 +23,16 @@ from themis.machines.agent.frames import Join
 TABLES = """
 CREATE TABLE IF NOT EXISTS tokens (hash TEXT PRIMARY KEY, rack TEXT NOT NULL, expires REAL NOT NULL, used REAL, used_by TEXT);
 CREATE TABLE IF NOT EXISTS members (name TEXT PRIMARY KEY, gpus INTEGER NOT NULL, gpu_type TEXT NOT NULL, rack TEXT NOT NULL,
-    devices TEXT NOT NULL, slot INTEGER NOT NULL, state TEXT NOT NULL, joined REAL NOT NULL, heard REAL, address TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS certificates (serial TEXT PRIMARY KEY, name TEXT NOT NULL, expires REAL NOT NULL, revoked REAL);
+    devices TEXT NOT NULL, slot INTEGER NOT NULL, state TEXT NOT NULL, joined REAL NOT NULL, heard REAL, address TEXT NOT NULL,
+    token TEXT NOT NULL, made REAL NOT NULL, next TEXT);
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 KEEP_S = 7 * 86400.0
 """Seconds for which a used or expired token is remembered, so that a late caller learns which of the two it is."""
 LISTEN = "listen"
 """The fact that says where machines are served."""
+TOKEN_BYTES = 32
+"""Random bytes of a machine's token."""
 SERVING, LEAVING, REMOVED = "serving", "leaving", "removed"
 
 
@@ -54,7 +57,7 @@ class Member:
     Attributes
     ----------
     state : serving, leaving (it is to be removed, and its jobs end), removed. ``heard``, ``joined`` : seconds since 1970.
-    expires : when its newest certificate ends. ``address`` : from where it connected last.
+    made : when its token was made, in seconds since 1970. ``address`` : from where it connected last.
     """
 
     name: str
@@ -67,7 +70,7 @@ class Member:
     joined: float
     heard: float | None
     address: str
-    expires: float
+    made: float
 
 
 class Members:
@@ -109,14 +112,14 @@ class Members:
             db.execute("INSERT INTO tokens VALUES (?, ?, ?, NULL, NULL)", (_digest(secret), rack, now + ttl_s))
         return now + ttl_s
 
-    def admit(self, join: Join, serial: str, expires: float, address: str) -> Member:
-        """Use up the token and enter the machine with its certificate: all or nothing of it.
+    def admit(self, join: Join, address: str) -> tuple[Member, str]:
+        """Use up the join token and enter the machine; returns it and its own token: all or nothing of it.
 
         Raises
         ------
         NotAllowed : the token was used, has expired or is unknown; the name or a GPU is another machine's.
         """
-        now, key = self.clock(), _digest(join.secret)
+        now, key, token = self.clock(), _digest(join.secret), secrets.token_hex(TOKEN_BYTES)
         with self._whole() as db:
             row = db.execute("SELECT rack, expires, used, used_by FROM tokens WHERE hash = ?", (key,)).fetchone()
             again = "`themis agent token` on the service makes another one"
@@ -136,7 +139,7 @@ class Members:
             self._check_devices(join.name, join.devices)
             db.execute("UPDATE tokens SET used = ?, used_by = ? WHERE hash = ?", (now, join.name, key))
             db.execute(
-                "INSERT OR REPLACE INTO members VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, ?)",
+                "INSERT OR REPLACE INTO members VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, ?, ?, ?, NULL)",
                 (
                     join.name,
                     join.gpus,
@@ -147,50 +150,55 @@ class Members:
                     SERVING,
                     now,
                     address,
+                    _digest(token),
+                    now,
                 ),
             )
-            db.execute("UPDATE certificates SET revoked = ? WHERE name = ? AND revoked IS NULL", (now, join.name))
-            db.execute("INSERT INTO certificates VALUES (?, ?, ?, NULL)", (serial, join.name, expires))
             member = self._member(join.name)
         assert member is not None
-        return member
+        return member, token
 
     def _check_devices(self, name: str, devices: tuple[str, ...]) -> None:
         for other in self.all():
             if other.name != name and other.state != REMOVED and (both := set(other.devices) & set(devices)):
                 raise NotAllowed(f"GPU {min(both)} is the machine {other.name}'s; a GPU joins with one machine only.")
 
-    # ---- certificates ----------------------------------------------------------------------------------------------
+    # ---- tokens of machines ------------------------------------------------------------------------------------------
 
-    def renew(self, name: str, serial: str, expires: float) -> None:
-        """Another certificate of a machine; those before it end when this one is used."""
+    def next_token(self, name: str) -> str:
+        """Make the next token of a machine; the present one ends when this one is used."""
+        token = secrets.token_hex(TOKEN_BYTES)
         with self._whole() as db:
-            db.execute("INSERT INTO certificates VALUES (?, ?, ?, NULL)", (serial, name, expires))
+            db.execute("UPDATE members SET next = ? WHERE name = ? AND state <> ?", (_digest(token), name, REMOVED))
+        return token
 
-    def entering(self, name: str, serial: str, address: str) -> Member:
-        """The machine that connects with this certificate; older ones of it are revoked.
+    def entering(self, name: str, token: str, address: str) -> Member:
+        """The machine that connects with this token.
 
         Raises
         ------
-        NotAllowed : it was removed, never joined, or the certificate was replaced.
+        NotAllowed : it was removed, never joined, or the token is not its own, or was replaced.
         """
-        now = self.clock()
+        now, key = self.clock(), _digest(token)
         with self._whole() as db:
-            member = self._member(name)
-            if member is None:
+            row = db.execute("SELECT state, token, next FROM members WHERE name = ?", (name,)).fetchone()
+            if row is None:
                 raise NotAllowed(f"machine {name} has not joined this service; join it with a token.")
-            if member.state == REMOVED:
+            state, present, following = row
+            if state == REMOVED:
                 raise NotAllowed(
                     f"machine {name} was removed from the service; to bring it back, join it with a new token."
                 )
-            row = db.execute("SELECT revoked, rowid FROM certificates WHERE serial = ?", (serial,)).fetchone()
-            if row is None or row[0] is not None:
-                raise NotAllowed(f"this certificate of machine {name} was revoked: a later one replaced it.")
-            db.execute(
-                "UPDATE certificates SET revoked = ? WHERE name = ? AND revoked IS NULL AND rowid < ?",
-                (now, name, row[1]),
-            )
+            if key == following:
+                db.execute("UPDATE members SET token = next, next = NULL, made = ? WHERE name = ?", (now, name))
+            elif key != present:
+                raise NotAllowed(
+                    f"the token of machine {name} is not the one that it was given last: its folder is an old copy, or another "
+                    f"machine took its place. On the service `themis agent remove {name}`, then join it again with a new token."
+                )
             db.execute("UPDATE members SET heard = ?, address = ? WHERE name = ?", (now, address, name))
+            member = self._member(name)
+        assert member is not None
         return member
 
     # ---- machines --------------------------------------------------------------------------------------------------
@@ -217,12 +225,12 @@ class Members:
         return member
 
     def remove(self, name: str) -> None:
-        """A machine that is leaving has no job any more: it is removed, and its certificates are revoked."""
-        now = self.clock()
+        """A machine that is leaving has no job any more: it is removed, and its tokens are no longer valid."""
         with self._whole() as db:
-            left = db.execute("UPDATE members SET state = ? WHERE name = ? AND state = ?", (REMOVED, name, LEAVING))
-            if left.rowcount:
-                db.execute("UPDATE certificates SET revoked = ? WHERE name = ? AND revoked IS NULL", (now, name))
+            db.execute(
+                "UPDATE members SET state = ?, token = '', next = NULL WHERE name = ? AND state = ?",
+                (REMOVED, name, LEAVING),
+            )
 
     def all(self) -> list[Member]:
         """Every machine that ever joined, by name."""
@@ -232,25 +240,8 @@ class Members:
         return next(iter(self._select("WHERE name = ?", name)), None)
 
     def _select(self, where: str, *values: str) -> list[Member]:
-        rows = self.db.execute(
-            "SELECT name, gpus, gpu_type, rack, devices, slot, state, joined, heard, address, "
-            "coalesce((SELECT max(expires) FROM certificates c WHERE c.name = members.name AND revoked IS NULL), 0.0) "
-            f"FROM members {where} ORDER BY name",
-            values,
-        )
-        fields = (
-            "name",
-            "gpus",
-            "gpu_type",
-            "rack",
-            "devices",
-            "slot",
-            "state",
-            "joined",
-            "heard",
-            "address",
-            "expires",
-        )
+        fields = ["name", "gpus", "gpu_type", "rack", "devices", "slot", "state", "joined", "heard", "address", "made"]
+        rows = self.db.execute(f"SELECT {', '.join(fields)} FROM members {where} ORDER BY name", values)
         return [
             Member(**{**dict(zip(fields, row, strict=True)), "devices": tuple(row[4].split("\n") if row[4] else ())})
             for row in rows

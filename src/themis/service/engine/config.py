@@ -265,11 +265,7 @@ class Config:
         "address and port for the machines of a fleet; `0.0.0.0:7435` lets other machines join",
         option="--listen",
     )
-    node_certificate_s: Seconds = setting(
-        30 * DAY,
-        DURATION,
-        "how long certificates of a fleet's machines are valid; they are renewed when a third of it is left",
-    )
+    node_token_s: Seconds = setting(DAY, DURATION, "time after which a machine of a fleet is given its next token")
     cpus: int = setting(0, whole(0, 10**6), "CPU cores of this machine for jobs", live=True, shown="all of them")
     memory: int = setting(0, ROOM, "memory of this machine for jobs, such as `64 GiB`", live=True, shown="all of it")
     policy: str = setting(

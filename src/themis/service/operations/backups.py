@@ -5,7 +5,7 @@
     arbiter.id                        which service machines belong to
     config.yaml, traces/profiles/            settings
     trust/authority/                        what clients and nodes verify the service against
-    fleet/fleet.db                    machines that joined and their certificates; without join tokens, which are valid once
+    fleet/fleet.db                    machines that joined and digests of their tokens; without join tokens, which are valid once
     run/checkpoints/                  where asked for: checkpoints of jobs that named no folder of their own
     machines/bundles/                          where asked for: files that jobs were sent with
     copies/                           where asked for: checkpoints and outputs that the service keeps

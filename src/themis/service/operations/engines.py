@@ -73,7 +73,7 @@ def executors(home: Path, config: Config, hosts: Sequence[Host], **more: Any) ->
                 owner=owner_of(home),
                 members=members_file(home),
                 authority=authority_folder(home),
-                days=config.node_certificate_s / 86400.0,
+                token_s=config.node_token_s,
             )
             return FleetExecutor(home / "run", programs, report, report, fleet=fleet, **how)
         return LocalExecutor(home / "run", (), programs, report, report, claims=claims, version=__version__, **how)

@@ -132,7 +132,7 @@ class Fleet:
         return self._reported(host, lambda: self._brought(host))
 
     def end(self, host: Host, wait_s: float) -> Report:
-        """Remove a host: its jobs save and continue elsewhere, its certificate is revoked, its agent and files are removed."""
+        """Remove a host: its jobs save and continue elsewhere, its token is no longer valid, its agent and files are removed."""
         return self._reported(host, lambda: self._ended(host, wait_s))
 
     def each(self, work: Callable[[Host], Report], hosts: Sequence[Host]) -> list[Report]:
@@ -205,7 +205,7 @@ class Fleet:
         if member is not None and not seen.joined:
             return wrong(
                 "taken",
-                f"a machine named {host.name} has joined already, and its certificate is not on this host; give another name, or "
+                f"a machine named {host.name} has joined already, and its token is not on this host; give another name, or "
                 f"`themis fleet remove {host.name}` first.",
             )
         if not seen.gpus:

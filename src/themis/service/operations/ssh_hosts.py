@@ -28,7 +28,7 @@ class Host:
     host : for ``ssh``: a name of ``~/.ssh/config``, a host name or an address, with ``USER@`` where needed.
     name : of the machine. ``gpus`` : virtual ones; 0 for those that NVML finds. ``labels`` : rack, gpu_type.
     python : interpreter there; empty for the first one that is new enough.
-    folder : for the package and the certificate; empty for /opt/themis-agent (root) or ~/.local/share/themis-agent.
+    folder : for the package and the token; empty for /opt/themis-agent (root) or ~/.local/share/themis-agent.
     tasks : folder of tasks and logs; empty for /var/tmp/themis-agent/NAME.
     address : at which it reaches the service; empty: found out. ``ssh_config`` : file for ``ssh -F``.
     """

@@ -19,7 +19,7 @@ MOST_NODES = 500
 DONE = {
     "drained": "The machine is taken out of service.",
     "undrained": "The machine is back in service.",
-    "leaving": "The machine is being removed: its jobs continue elsewhere, then its certificate is revoked.",
+    "leaving": "The machine is being removed: its jobs continue elsewhere, then its token is no longer valid.",
     "removed": "The token is revoked. The user's apps go on.",
     "backup": "A backup is made.",
     "reloaded": "The settings file is read again.",

@@ -11,10 +11,8 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from urllib.parse import quote
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -23,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from themis.errors import InputError
-from themis.trust.authority.contexts import NODE_URI, ServerFiles, day, fingerprint_of
+from themis.trust.authority.contexts import ServerFiles, day, fingerprint_of
 
 AUTHORITY_DAYS, SERVER_DAYS = 3650.0, 90.0
 RENEW_AT = 1 / 3
@@ -35,27 +33,8 @@ Key = ec.EllipticCurvePrivateKey
 Clock = Callable[[], float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Issued:
-    """A certificate that was issued, with its key.
-
-    Attributes
-    ----------
-    serial : as ``contexts.Peer.serial`` has it: hexadecimal digits, capital letters.
-    expires : seconds since the epoch.
-    """
-
-    certificate_pem: str
-    key_pem: str
-    serial: str
-    expires: float
-
-
 class Authority:
-    """A certificate authority in a folder; ``open`` makes it the first time.
-
-    Certificates are marked for what they are for: one of a node is refused as a server's, and the other way round.
-    """
+    """A certificate authority in a folder; ``open`` makes it the first time."""
 
     def __init__(self, folder: Path, key: Key, certificate: x509.Certificate, clock: Clock) -> None:
         self.folder, self._key, self._certificate, self._clock = folder, key, certificate, clock
@@ -126,7 +105,7 @@ class Authority:
         try:
             if not self._still_good(path, alternatives):
                 key = ec.generate_private_key(ec.SECP256R1())
-                made = self._sign(key, "themis", alternatives, ExtendedKeyUsageOID.SERVER_AUTH, SERVER_DAYS)
+                made = self._sign(key, alternatives)
                 write_file(path, (_key_text(key) + _text(made) + self.pem).encode(), 0o600)
         except OSError as error:
             raise InputError(
@@ -134,32 +113,16 @@ class Authority:
             ) from None
         return ServerFiles(certificate=path, key=path)
 
-    def issue_node(self, name: str, days: float) -> Issued:
-        """A certificate for the agent of node ``name``, with a new key; valid for ``days``, for connections to the service."""
-        if not name:
-            raise InputError("a node's certificate needs the node's name, got an empty one.")
-        key = ec.generate_private_key(ec.SECP256R1())
-        uri = x509.UniformResourceIdentifier(NODE_URI + quote(name, safe=""))
-        made = self._sign(key, name, x509.SubjectAlternativeName([uri]), ExtendedKeyUsageOID.CLIENT_AUTH, days)
-        digits = f"{made.serial_number:X}"
-        return Issued(
-            certificate_pem=_text(made),
-            key_pem=_key_text(key),
-            serial=digits.zfill(len(digits) + len(digits) % 2),
-            expires=made.not_valid_after_utc.timestamp(),
-        )
-
-    def _sign(
-        self, key: Key, name: str, names: x509.SubjectAlternativeName, purpose: x509.ObjectIdentifier, days: float
-    ) -> x509.Certificate:
+    def _sign(self, key: Key, names: x509.SubjectAlternativeName) -> x509.Certificate:
+        """A certificate of a server with these names."""
         now = datetime.fromtimestamp(self._clock(), UTC)
         own = self._certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
         return (
-            _begun(key, name, now, min(now + timedelta(days=days), self._certificate.not_valid_after_utc))
+            _begun(key, "themis", now, min(now + timedelta(days=SERVER_DAYS), self._certificate.not_valid_after_utc))
             .issuer_name(self._certificate.subject)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signature=True), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(own), critical=False)
             .add_extension(names, critical=False)
             .sign(self._key, hashes.SHA256())
@@ -250,7 +213,7 @@ def _subject(name: str) -> x509.Name:
 
 
 def _usage(*, signature: bool) -> x509.KeyUsage:
-    """Key usage: servers and nodes sign handshakes (``signature``), authorities sign certificates."""
+    """Key usage: servers sign handshakes (``signature``), authorities sign certificates."""
     return x509.KeyUsage(
         digital_signature=signature,
         key_cert_sign=not signature,

@@ -1,4 +1,4 @@
-"""TLS with the standard library: contexts of servers and clients, handshakes with nodes, errors as sentences.
+"""TLS with the standard library: contexts of servers and clients, handshakes, errors as sentences.
 
 Nothing here issues certificates, so that node agents and clients need no more than Python.
 """
@@ -9,15 +9,11 @@ import hashlib
 import socket
 import ssl
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote
 
 from themis.errors import InputError, ThemisError
 
-NODE_URI = "themis://node/"
-"""Names of nodes in their certificates, as a URI: machines have names that X.509's other fields have no room for."""
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Cipher suites of TLS 1.2: only those with forward secrecy and authenticated encryption. All of TLS 1.3 have both."""
 HANDSHAKE_S = 5.0
@@ -34,21 +30,6 @@ class ServerFiles:
     key: Path
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """The node at the other end of a connection, from its certificate.
-
-    Attributes
-    ----------
-    name : of the node. ``serial`` : hexadecimal digits, capital letters, as ``ca.Issued.serial``.
-    expires : seconds since the epoch.
-    """
-
-    name: str
-    serial: str
-    expires: float
-
-
 class TlsError(ThemisError):
     """A connection over TLS was not made; says why in one sentence."""
 
@@ -61,10 +42,8 @@ class Untrusted(TlsError):
     """The other side has a certificate that is not accepted: trying again does not help."""
 
 
-def server_context(files: ServerFiles, *, client_ca: Path | None = None) -> ssl.SSLContext:
+def server_context(files: ServerFiles) -> ssl.SSLContext:
     """TLS context of a server, for TLS 1.2 and 1.3. Load a renewed certificate into it with ``load``.
-
-    ``client_ca`` : a file with the authority's certificate; connections then need a certificate that it issued to a node.
 
     Raises
     ------
@@ -73,9 +52,6 @@ def server_context(files: ServerFiles, *, client_ca: Path | None = None) -> ssl.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _strict(context)
     load(context, files)
-    if client_ca is not None:
-        context.verify_mode = ssl.CERT_REQUIRED
-        context.load_verify_locations(client_ca)
     return context
 
 
@@ -90,13 +66,10 @@ def load(context: ssl.SSLContext, files: ServerFiles) -> None:
         ) from None
 
 
-def client_context(
-    ca_pem: str = "", certificate: Path | None = None, key: Path | None = None, *, verify: bool = True
-) -> ssl.SSLContext:
+def client_context(ca_pem: str = "", *, verify: bool = True) -> ssl.SSLContext:
     """TLS context of a client. It accepts servers of the authority, or with the pinned certificate, ``ca_pem``; empty:
     those of the system's store.
 
-    certificate, key : files with the certificate and key that the client presents, as node agents do.
     verify : False accepts every server, to read its certificate before it is trusted.
 
     Raises
@@ -118,8 +91,6 @@ def client_context(
             ) from None
     else:
         context.load_default_certs()
-    if certificate is not None:
-        load(context, ServerFiles(certificate, key or certificate))
     return context
 
 
@@ -132,37 +103,6 @@ def _strict(context: ssl.SSLContext) -> None:
 def _no_password() -> str:
     """Empty password for an encrypted key; otherwise OpenSSL would prompt in the terminal."""
     return ""
-
-
-def accept(
-    connection: socket.socket,
-    context: ssl.SSLContext,
-    refused: Callable[[Peer], str] = lambda peer: "",
-    *,
-    timeout_s: float = HANDSHAKE_S,
-) -> tuple[ssl.SSLSocket, Peer]:
-    """The server's side of a handshake with a node; closes the connection if it fails.
-
-    refused : says why this node has no connection, as that it was revoked; empty if it has.
-    timeout_s : of the whole handshake, however slowly it comes; the returned socket has no timeout.
-
-    Raises
-    ------
-    Untrusted : the certificate is not a node's, or the node is refused. TlsError : no handshake came.
-    """
-    try:
-        link = _handshaken(context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False), timeout_s)
-    except (OSError, ValueError) as error:
-        connection.close()
-        raise TlsError(f"no TLS handshake: {_reason(error)}.") from None
-    try:
-        peer = peer_of(link)
-        if why := refused(peer):
-            raise Untrusted(why)
-    except TlsError:
-        link.close()
-        raise
-    return link, peer
 
 
 def connect(
@@ -210,20 +150,6 @@ def _handshaken(link: ssl.SSLSocket, timeout_s: float) -> ssl.SSLSocket:
     return link
 
 
-def peer_of(link: ssl.SSLSocket) -> Peer:
-    """The node that a verified connection comes from; Untrusted if its certificate is not a node's."""
-    found = link.getpeercert() or {}
-    alternatives: tuple[tuple[str, str], ...] = found.get("subjectAltName", ())  # type: ignore[assignment]
-    for kind, value in alternatives:
-        if kind == "URI" and value.startswith(NODE_URI):
-            return Peer(
-                name=unquote(value.removeprefix(NODE_URI)),
-                serial=str(found["serialNumber"]),
-                expires=float(ssl.cert_time_to_seconds(str(found["notAfter"]))),
-            )
-    raise Untrusted("the certificate is of this authority, but not a node's.")
-
-
 def in_words(error: Exception, host: str, port: int, name: str = "") -> TlsError:
     """An error of a client's handshake as one sentence that says what to do."""
     at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -243,8 +169,6 @@ def in_words(error: Exception, host: str, port: int, name: str = "") -> TlsError
         return TlsError(
             f"{at} and this program have no version of TLS or cipher in common; TLS 1.2 or later is needed."
         )
-    if "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason):
-        return Untrusted(f"{at} refused the certificate of this machine ({reason.lower().replace('_', ' ')}).")
     return TlsError(
         f"{at} closed the connection during the TLS handshake ({_reason(error)}); check that this is the service's port."
     )
