@@ -42,6 +42,7 @@ SETTINGS = {
     "progress": 1,
     "single_trust": "true",
     "retries": 0,
+    "least_steps": 0,
 }
 
 

@@ -197,6 +197,7 @@ RECORDS: list[Record] = [
     e.Renew(jobs=(2, 5), until=660.0),
     e.Revoke(app=1, job=2, attempt=3, cause="expired"),
     e.JobEnded(app=1, job=2, outcome="stopped", steps=3.25),
+    e.LeastLease(job=2, start_s=20.5, step_s=1 / 3, least_s=30.0),
     e.CurveStopped(app=1, job=2, steps=3.25, forecast=0.5, deviation=0.1, standard=0.2, chance=1 / 3),
     e.AppFinished(
         app=1,

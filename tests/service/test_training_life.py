@@ -196,3 +196,27 @@ def test_gpus_of_trials_that_halving_stops_serve_another_user_at_once(tmp_path: 
         (left,) = (job for job in client.show(ada).jobs if not job.outcome)
         assert left.id == trials[1].id
         client.cancel(ada)
+
+
+def test_torch_jobs_whose_start_is_longer_than_a_lease_make_progress(tmp_path: Path) -> None:
+    """Two users' jobs take turns on one GPU; a lease of 4 s ends before the first step of either."""
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    settings = (*SETTINGS, "policy=tiresias", "shortest_lease=0", "least_steps=20")
+    with (
+        daemon(tmp_path / "home", options=("--machines", "1x1"), settings=settings) as service,
+        service.client() as client,
+    ):
+        text = f"""
+            command: {json.dumps([sys.executable, str(SCRIPTS / "slow_start.py"), "5", "30"])}
+            work: 30 steps
+            speed: 10
+            grace: 10s
+        """
+        apps = [submit(client, tmp_path, f"            name: {user}{text}", user) for user in ("ada", "ben")]
+        for app in apps:
+            assert client.wait(app, timeout_s=2 * PATIENCE_S).state == "completed"
+            assert (checkpoints(service, client, app) / "result").read_text() == "120.0", (
+                "no step is lost or done twice"
+            )
+        assert told(client, "LeastLease")
+        assert any(preempted(job) for app in apps for job in client.show(app).jobs), "the first leases were too short"

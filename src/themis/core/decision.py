@@ -15,6 +15,7 @@ from themis.core.conserve import left_over
 from themis.core.contention import paced
 from themis.core.intend import adopt, in_force, intend
 from themis.core.leases import Leases
+from themis.core.least_lease import long_enough
 from themis.core.offer import FreeGpus
 from themis.core.place import place
 from themis.core.placed_gangs import Intent, Placed, WantedGang
@@ -81,8 +82,8 @@ class Decider:
         if pace.spare and s.settings.renew_idle:
             placed += left_over(s, intent, offer, placed, stale=answered is not None and answered.stale)
 
-        # 8. Limit: only what quotas allow; shorter leases while apps wait for their first GPUs.
-        allowed = paced(s, within_quotas(s, placed), offer, intent.shortest)
+        # 8. Limit: only what quotas allow; shorter leases while apps wait for their first GPUs, but no shorter than a start.
+        allowed = long_enough(s, paced(s, within_quotas(s, placed), offer, intent.shortest))
 
         # 9. Lease: the difference to what is held, as Revoke, Renew and Grant.
         self._charge_rounds(intent.gangs, allowed)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import TypeAlias
 
-from themis.core import regimes
+from themis.core import least_lease, regimes
 from themis.core.job_lifecycle import RELEASE, JobChange
 from themis.core.placed_gangs import Placed
 from themis.core.state import EPS, State
@@ -137,6 +137,8 @@ class Leases:
             s.release(j, RELEASE)
             cause = "own" if event.own else "failed"
             self.out.append(Revoke(app=int(s.jobs.app[j]), job=j, attempt=event.attempt, cause=cause))
+        else:
+            self.out += least_lease.stopped(s, j, event.steps)
         left = s.vacate(j)
         if s.jobs.one.status[j] != ENDED and s.jobs.one.app[j] not in s.quarantined_apps:
             regimes.report(s, j, event.steps)
@@ -175,6 +177,7 @@ class Leases:
 
     def _issue(self, grant: Grant) -> None:
         self.state.occupy(grant.job, grant.gpus, grant.seat)
+        least_lease.granted(self.state, grant.job)
         self.out.append(grant)
 
     def _forget(self, j: int) -> None:

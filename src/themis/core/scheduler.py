@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from themis.core import app_lifecycle, changes, fairness_unit, phases, reference, regimes, rungs
+from themis.core import app_lifecycle, changes, fairness_unit, least_lease, phases, reference, regimes, rungs
 from themis.core import take_snapshot as snapshots
 from themis.core.decision import Decider
 from themis.core.job_lifecycle import END, RELEASE, JobChange, move
@@ -262,6 +262,7 @@ class Scheduler(Decider):
         s, j = self.state, event.job
         if not s.runs(j, event.attempt):
             return
+        self.out += least_lease.reported(s, j, event.steps)
         before = int(s.jobs.regime[j])
         regimes.report(s, j, event.steps)
         if self.pace.replan_on_regime and s.jobs.regime[j] != before:
@@ -272,6 +273,7 @@ class Scheduler(Decider):
         s, j = self.state, event.job
         if not s.runs(j, event.attempt):
             return
+        self.out += least_lease.reported(s, j, event.steps)
         regimes.report(s, j, event.steps)
         s.jobs.loss[j] = event.loss
         poor = self._poor(j, event.loss)
@@ -360,6 +362,7 @@ class Scheduler(Decider):
     def _end(self, j: int, outcome: str) -> None:
         s = self.state
         s.jobs_in_system -= 1
+        s.starts.pop(j, None)
         steps = float(s.jobs.done[j])
         alone = regimes.isolated_s(s, j, steps)
         s.jobs.outcome[j] = OUTCOMES.index(outcome)

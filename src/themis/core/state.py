@@ -116,6 +116,8 @@ class State(Machines):
     GPU-seconds of its apps that ended since."""
     quotas: dict[str, tuple[tuple[str, ...], int]] = kept(dict)
     """Users that share the quota, and the maximum number of concurrent GPUs, by name."""
+    starts: dict[int, tuple[float, ...]] = kept(dict)
+    """What is known of the starts of jobs that were granted GPUs and have not ended (``core.least_lease.Start``)."""
     at_once: dict[int, int] = kept(dict)
     """Maximum number of concurrent jobs of the active apps that have such a limit."""
 

@@ -580,6 +580,20 @@ class JobEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeastLease:
+    """Announcement: the job's leases are no shorter than ``least_s`` from now on where its gang has to start.
+
+    ``start_s`` : from its grant to the first report of a new step, or twice the time of an attempt that ended before one.
+    ``step_s`` : of a step; 0 while unknown.
+    """
+
+    job: int
+    start_s: Seconds
+    step_s: Seconds
+    least_s: Seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CurveStopped:
     """Announcement: curve stopping gives a job up after ``steps`` steps; its ``JobEnded`` follows.
 
@@ -660,7 +674,7 @@ class CollectBids:
 
 
 Command: TypeAlias = (
-    Grant | Renew | Revoke | JobEnded | CurveStopped | AppFinished | WakeAt | Solve | Forced | CollectBids
+    Grant | Renew | Revoke | JobEnded | LeastLease | CurveStopped | AppFinished | WakeAt | Solve | Forced | CollectBids
 )
 
 

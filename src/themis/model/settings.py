@@ -23,6 +23,8 @@ class Settings:
         0, the default: as the policy says, else each when ``lease_s`` are over.
     shortest_lease_s : leases shorten down to this while apps wait for their first GPUs, and their ends are spread (decision 21);
         0, the default, as in the Themis paper: every lease has one length. A start should cost a small part of it.
+    least_steps : a lease in which a gang starts lasts at least as long as its start and this number of its steps, as measured of
+        the job (decision 120); 0, the default, as in the papers: start and steps do not count.
     container_s : cost of a real change of GPUs (§6.2.3: 35 s median); the model's checkpoint cost comes on top.
     gather_s : events within this time are decided on together; equal jobs end a little apart in real life.
     checkpoint_every_s : a crash loses at most the work since the last multiple of it.
@@ -42,6 +44,7 @@ class Settings:
     between: str = "apps"
     renew_idle: bool = True
     shortest_lease_s: Seconds = 0.0
+    least_steps: int = 0
     validate: bool = False
 
     def __post_init__(self) -> None:
@@ -50,9 +53,9 @@ class Settings:
         for name in ("lease_s", "tick_s", "checkpoint_every_s"):
             if not getattr(self, name) > 0:
                 raise InputError(f"{name} is {getattr(self, name)}, expected more than 0 seconds.")
-        for name in ("container_s", "gather_s", "shortest_lease_s", "step_s"):
+        for name in ("container_s", "gather_s", "shortest_lease_s", "step_s", "least_steps"):
             if getattr(self, name) < 0:
-                raise InputError(f"{name} is {getattr(self, name)}, expected 0 seconds or more.")
+                raise InputError(f"{name} is {getattr(self, name)}, expected 0 or more.")
         if self.lease_s < self.tick_s:
             raise InputError(
                 f"lease_s is {self.lease_s}, shorter than tick_s {self.tick_s}; make the lease at least one tick."
@@ -75,5 +78,6 @@ class Settings:
             "checkpoint_every_s",
             "renew_idle",
             "shortest_lease_s",
+            "least_steps",
         )
         return {name: getattr(self, name) for name in names}

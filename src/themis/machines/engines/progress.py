@@ -44,7 +44,7 @@ def measurement(
 
 
 def progress_events(gang: Gang, report: TaskReport, now: Seconds, *, every_s: Seconds) -> list[Event]:
-    """Events for the core: a new batch size; a loss if curve stopping needs one, else steps; one per ``every_s``."""
+    """Events for the core: a new batch size; a loss if curve stopping needs one, else new steps; one per ``every_s``."""
     out: list[Event] = []
     job, attempt = gang.grant.job, gang.grant.attempt
     steps = min(gang.progress(report)[0], gang.grant.target)
@@ -58,7 +58,7 @@ def progress_events(gang: Gang, report: TaskReport, now: Seconds, *, every_s: Se
         if check > gang.check:
             gang.check = check
             out.append(LossReported(job=job, attempt=attempt, steps=steps, loss=report.loss))
-    elif now >= gang.progress_at + every_s and steps > 0:
+    elif now >= gang.progress_at + every_s and steps > gang.base:
         gang.progress_at = now
         out.append(JobProgress(job=job, attempt=attempt, steps=steps))
     return out

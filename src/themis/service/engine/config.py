@@ -292,6 +292,13 @@ class Config:
         "minimum length of a lease while apps wait for their first GPUs; 0, or `lease` and more: leases are not shortened",
         live=True,
     )
+    least_steps: int = setting(
+        10,
+        whole(0, 10**6),
+        "a lease in which a job starts lasts at least as long as its start and this number of its steps, as measured; 0: it may "
+        "be shorter",
+        live=True,
+    )
     step_s: Seconds = setting(
         0.0,
         WAIT,
@@ -496,6 +503,7 @@ class Config:
             checkpoint_every_s=self.checkpoint_every_s,
             validate=self.validate,
             shortest_lease_s=self.shortest_lease,
+            least_steps=self.least_steps,
         )
 
     def weight(self, user: str) -> float:

@@ -11,7 +11,7 @@ given. What is given as before stays as it is in force, so that a change by ``th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from themis.core.state import State
@@ -117,7 +117,8 @@ def plan(state: State, before: Config, after: Config, hosts: Sequence[Host], use
     policy = make_policy(after.policy)
     check_types(policy, sorted({machine.gpu_type for machine in machines} or set(state.gpu_types)))
     old, new = before.core_settings, after.core_settings
-    names = ("lease_s", "tick_s", "step_s", "container_s", "gather_s", "checkpoint_every_s", "shortest_lease_s", "seed")
+    # Those of the core that a service has.
+    names = tuple(field.name for field in fields(old) if field.name not in ("between", "renew_idle", "validate"))
     other = after.policy != before.policy
     first = SettingsChanged(
         user=user,
