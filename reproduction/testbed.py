@@ -1,12 +1,15 @@
 """The papers' workloads as real jobs on four virtual GPUs, next to their simulations. Writes docs/reproduction/testbed.md.
 
 Thirty jobs of each paper's generator, at a scale of time at which their work keeps four GPUs busy for a few minutes; stand-ins
-take the time that the profiles say, each run is simulated with its own arrivals (``themis report``).
+take the time that the profiles say. Each run is simulated with its own arrivals (``themis report``), and 20 times more with every
+arrival and the cost of a start slightly off: sweeps that stop their own jobs do other work when another job goes first.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ctypes
 import os
 import subprocess
 import sys
@@ -19,9 +22,11 @@ from pathlib import Path
 import numpy as np
 
 from themis.cli.live_demo.demo_run import service
+from themis.model.log import LogWriter
 from themis.model.workload import App, Workload
 from themis.report.beside_simulation import Beside, beside
 from themis.report.metrics import metrics_of
+from themis.report.result import RunMetrics
 from themis.service.operations import live_runs
 from themis.traces.csv_generic import write_csv
 from themis.traces.formats import load_workload
@@ -34,6 +39,10 @@ PAGE = ROOT / "docs" / "reproduction" / "testbed.md"
 GPUS, JOBS = 4, 30
 ARRIVE_WITHIN = 0.5
 """Share of the time that the work needs at least in which the apps arrive."""
+SHAKEN, SHAKEN_S = 20, 0.05
+"""Simulations with everything slightly off, and by how much at most."""
+SET_CHILD_SUBREAPER = 36
+"""Option of ``prctl``: processes whose parents ended become this one's children."""
 SETTINGS = {
     "lease": 10,
     "tick": 2,
@@ -103,8 +112,9 @@ def needed_s(paper: Paper, work: Workload) -> float:
     return sum(app_work(app, book) for app in work.apps) / GPUS
 
 
-def play(paper: Paper, policy: str, folder: Path, minutes: float) -> tuple[Beside, float]:
-    """One live run and its simulation; also CPU seconds a second of all its processes."""
+def play(paper: Paper, policy: str, folder: Path, minutes: float) -> float:
+    """One live run, its log and data directory in ``folder``; CPU seconds a second of all its processes."""
+    ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     home = folder / f"{paper.name}-{policy}"
     work = workload(paper)
     factor = needed_s(paper, work) / (60 * minutes)
@@ -115,22 +125,55 @@ def play(paper: Paper, policy: str, folder: Path, minutes: float) -> tuple[Besid
     with service(home, machines=f"1x{GPUS}@V100", policy=policy, settings=settings):
         words = ["submit", str(trace), "--scale", f"{factor!r}", "--profiles", paper.profiles, "--home", str(home)]
         subprocess.run([sys.executable, "-m", "themis.cli", *words, "--wait"], check=True, stdout=subprocess.DEVNULL)
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.wait()
     after, passed = os.times(), time.monotonic() - began
     cpu = after.children_user + after.children_system - before.children_user - before.children_system
-    logs = [folder / f"{home.name}.jsonl", folder / f"{home.name}-simulated.jsonl"]
-    live_runs.write_log(home, logs[0])
-    live_runs.simulate(home, logs[1])
-    return beside(policy, metrics_of(logs[0]), metrics_of(logs[1])), cpu / passed
+    live_runs.write_log(home, folder / f"{home.name}.jsonl")
+    return cpu / passed
 
 
-def _row(paper: Paper, one: Beside, cpu: float) -> str:
-    low, middle, high = np.quantile(one.ratios, [0.05, 0.5, 0.95]).tolist()
-    live, simulated = one.live, one.simulated
+def simulated(home: Path, log: Path) -> list[RunMetrics]:
+    """Simulations of a live run, the first with its own arrivals, the others with everything slightly off."""
+    runs, rng = [], np.random.default_rng(0)
+    whole = live_runs.simulation_of(home)
+    for n in range(1 + SHAKEN):
+        off = (
+            rng.uniform(-SHAKEN_S, SHAKEN_S, len(whole.workload.apps) + 1)
+            if n
+            else np.zeros(len(whole.workload.apps) + 1)
+        )
+        apps = tuple(
+            replace(app, arrival=max(app.arrival + x, 0.0)) for app, x in zip(whole.workload.apps, off.tolist())
+        )
+        apps = (replace(apps[0], arrival=0.0), *apps[1:])
+        settings = replace(whole.settings, container_s=max(whole.settings.container_s + float(off[-1]), 0.0))
+        one = replace(whole, workload=replace(whole.workload, apps=apps), settings=settings)
+        with LogWriter(log) as writer:
+            one.run(writer)
+        runs.append(metrics_of(log))
+    return runs
+
+
+def _row(paper: Paper, policy: str, folder: Path, cpu: str) -> str:
+    """The row of a run that was played."""
+    name = f"{paper.name}-{policy}"
+    live = metrics_of(folder / f"{name}.jsonl")
+    found = [beside(policy, live, run) for run in simulated(folder / name, folder / f"{name}-simulated.jsonl")]
+    each = np.median([one.ratios for one in found if len(one.ratios) == len(found[0].ratios)], axis=0)
+    low, middle, high = np.quantile(each, [0.05, 0.5, 0.95]).tolist()
     return (
-        f"| {paper.name} | {one.label} | {len(live.apps)}, {len(live.jobs.app)} | {len(one.ratios)} | {middle:.2f} | "
-        f"{low:.2f} to {high:.2f} | {live.jct_mean:.1f} / {simulated.jct_mean:.1f} | "
-        f"{live.makespan:.0f} / {simulated.makespan:.0f} | {cpu:.0%} |"
+        f"| {paper.name} | {policy} | {len(live.apps)}, {len(live.jobs.app)} | {len(each)} | {middle:.2f} | "
+        f"{low:.2f} to {high:.2f} | {live.jct_mean:.1f} | {_range(found, 'jct_mean', 1)} | "
+        f"{live.makespan:.0f} | {_range(found, 'makespan', 0)} | {cpu} |"
     )
+
+
+def _range(found: Sequence[Beside], name: str, digits: int) -> str:
+    """Median and range of the simulations."""
+    values = [getattr(one.simulated, name) for one in found]
+    return f"{np.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
 def _run_all(pairs: Sequence[tuple[Paper, str]], folder: Path, minutes: float, at_once: int) -> list[str]:
@@ -169,7 +212,9 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=2, help="live runs at once")
     parser.add_argument("--papers", default=",".join(p.name for p in PAPERS))
     parser.add_argument("--keep", type=Path, help="folder that keeps data directories and logs")
-    parser.add_argument("--one", nargs=2, metavar=("PAPER", "POLICY"), help="one run; prints its row")
+    parser.add_argument(
+        "--one", nargs=2, metavar=("PAPER", "POLICY"), help="one run; prints its row, again if it was kept"
+    )
     parser.add_argument("--out", type=Path, default=PAGE)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="themis-testbed-") as place:
@@ -177,7 +222,9 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if given.one:
             paper = next(p for p in PAPERS if p.name == given.one[0])
-            print(_row(paper, *play(paper, given.one[1], folder, given.minutes)))
+            played = (folder / f"{given.one[0]}-{given.one[1]}.jsonl").exists()
+            cpu = "" if played else f"{play(paper, given.one[1], folder, given.minutes):.0%}"
+            print(_row(paper, given.one[1], folder, cpu))
             return
         pairs = [
             (paper, policy) for paper in PAPERS if paper.name in given.papers.split(",") for policy in paper.policies

@@ -21,7 +21,7 @@ LONGEST_S: Seconds = 600.0
 
 
 class Start(NamedTuple):
-    """What is known of a job's starts; a plain tuple in checkpoints.
+    """A job's starts, as far as they are known; a plain tuple in checkpoints.
 
     Attributes
     ----------
