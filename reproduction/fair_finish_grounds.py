@@ -38,6 +38,7 @@ from themis.report.intervals import ratio_interval, t_interval
 from themis.report.metrics import Fold
 from themis.sim.plan import parse_seeds
 from themis.sim.runner import Record, Simulation, _Run
+from themis.sizes import UNKNOWN_WORK_S
 from themis.traces.formats import load_workload
 from themis.traces.profiles.models import DEFAULT_BOOK
 from themis.traces.profiles.presets import load_cluster
@@ -55,6 +56,7 @@ class World:
     Attributes
     ----------
     believed : what the scheduler believes of speeds, and so of work; never corrected. None: the truth.
+    unknown : it is told that nobody said how much work apps have.
     judged : the apps whose figures count, by name; empty: all. The run ends when they have.
     static : [apps], seconds that Shockwave calls an app's fair time; empty where the ground does not use it.
     whole : of split apps, the app that each was a part of; an app ends with its last part.
@@ -66,6 +68,7 @@ class World:
     book: ProfileBook = DEFAULT_BOOK
     settings: Settings = field(default_factory=Settings)
     believed: ProfileBook | None = None
+    unknown: bool = False
     judged: frozenset[str] = frozenset()
     static: tuple[float, ...] = ()
     whole: Mapping[str, str] | None = None
@@ -249,6 +252,16 @@ def errors100(seed: int) -> World:
     return _misjudged(alike(seed), lambda app: float(2.0 ** rng.uniform(-1.0, 1.0)))
 
 
+def unsaid(seed: int) -> World:
+    """Nobody says how long jobs take: each is believed to need what the service assumes, never corrected."""
+    world = alike(seed)
+    return replace(_misjudged(world, lambda app: UNKNOWN_WORK_S / _on_fewest(world.book, app.jobs[0])), unknown=True)
+
+
+def _on_fewest(book: ProfileBook, job: Job) -> float:
+    return job.steps / book.rate(job.model, 0, "K80", job.gpus_min, Locality.SLOT)
+
+
 def tenants(seed: int) -> World:
     """Six users of weights 1 and 3, with 1, 3 and 30 apps in a day each, together 1.1 times what 64 GPUs do in it."""
     return _tenants(seed, {}, "users")
@@ -383,6 +396,7 @@ GROUNDS: Mapping[str, tuple[Callable[[int], World], tuple[str, ...], int]] = {
     "themis2-3": (partial(_themis, "themis2", load=3.0), BASELINES, 5),
     "themis1-4x": (partial(_themis, "themis1", load=0.9, gpus=256, cluster="sim-64"), BASELINES, 5),
     "themis2-4x": (partial(_themis, "themis2", load=0.9, gpus=256, cluster="sim-64"), BASELINES, 5),
+    "unsaid": (unsaid, ("srsf", "drf", "themis"), 20),
     "tenants": (tenants, ("srsf", "drf", "themis"), 5),
     "tenant-groups": (tenant_groups, ("srsf", "drf", "themis"), 5),
     "philly": (philly, BASELINES, 1),

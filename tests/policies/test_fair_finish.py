@@ -8,11 +8,12 @@ import pytest
 from themis.core import reference
 from themis.core.checkpoint import load, save
 from themis.core.scheduler import Scheduler
+from themis.core.take_snapshot import take
 from themis.model.events import AppCancelled, AppSubmitted, MachineJoined
 from themis.model.settings import Settings
 from themis.model.workload import App, User, Workload
 from themis.policies.api import make_policy
-from themis.policies.fair_finish import FairFinish
+from themis.policies.fair_finish import FairFinish, long_path
 from themis.sim.runner import Simulation
 from themis.testing.builders import BOOK, app, job, machines
 
@@ -96,6 +97,16 @@ def test_a_narrow_app_without_time_of_its_own_goes_before_wide_ones_with_more_wo
     due = reference.finishes(core.state, np.arange(3))
     assert due == pytest.approx([4000.0, 10000.0 / 7.0, 10000.0 / 7.0])
     assert (core.state.apps.ended[:3] <= due + 2.0 * NO_COSTS.lease_s).all()
+
+
+def test_a_long_job_goes_before_others_and_a_bag_with_as_long_a_path_does_not() -> None:
+    """All have no slack to the horizon; of the bag's three jobs one is critical."""
+    core = Scheduler(BOOK, NO_COSTS, FairFinish().pace, FairFinish.needs)
+    for machine in machines(16).machines:
+        core.step(MachineJoined(machine=machine), 0.0)
+    core.step(AppSubmitted(app=app("bag", [job(4000.0, name=n) for n in "xyz"]), weight=1.0), 0.0)
+    core.step(AppSubmitted(app=app("job", [job(4000.0, 1)]), weight=1.0), 0.0)
+    assert long_path(take(core.state), np.array([3.0, 1.0]), np.zeros(2)).tolist() == [False, True]
 
 
 def test_a_core_that_is_saved_and_loaded_has_the_same_reference() -> None:

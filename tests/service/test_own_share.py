@@ -56,6 +56,8 @@ def test_share_has_the_references_of_the_report(lent: World, tmp_path: Path) -> 
             assert rows[user].sooner_worst_s == pytest.approx(lasted[a] - life, abs=1e-3 * life)
             assert rows[user].rho_reference_median == rows[user].rho_reference_worst
             assert rows[user].rho_attainable_worst <= rows[user].rho_reference_worst
+            in_time = life <= max(1.1 * lasted[a], lasted[a] + 300.0)
+            assert (rows[user].promise_known, rows[user].promise_kept) == (1, in_time)
         run_for(lent, HOUR / 20)
 
 

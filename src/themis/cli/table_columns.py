@@ -417,6 +417,7 @@ SHARES: Columns = {
     "GPU hours": _number("gpu_hours"),
     "fair GPU hours": _number("private_gpu_hours"),
     "vs own share": lambda r: sooner(float(r["sooner_worst_s"])) if known(r.get("sooner_worst_s")) else "",
+    "promise kept": lambda r: f"{r['promise_kept']} of {r['promise_known']}" if r.get("promise_known") else "",
 }
 ALL_SHARES: Columns = {
     **SHARES,

@@ -21,6 +21,7 @@ RANKS: Mapping[str, int] = {
     "submitted": 8,
     "rho": 8,
     "vs own share": 3,
+    "promise kept": 4,
     "metrics": 4,
     "shared between": 9,
     "median rho": 8,

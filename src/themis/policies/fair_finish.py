@@ -5,8 +5,8 @@ cannot wait a lease longer and keep their due, or have lost it, are served in th
 order in which a fair reference finishes completes no app later than it does (Friedman and Henderson, SIGMETRICS 2003).
 An app that can use few GPUs and has no time of its own left goes before all that have more work, whatever their dues:
 no GPU that it gets later makes up for one that it lacks now. Where it uses no more than its share, it goes before all
-(decision 100), and so do, on a quarter of the GPUs, apps whose own critical path is as long as the time to the horizon, an
-instant that arrivals alone move. All other GPUs go gang by gang to the one that is placed best, of equal ones to the app with
+(decision 100), and so do, on a quarter of the GPUs, single jobs that take as long as the time to the horizon, an instant that
+arrivals alone move. All other GPUs go gang by gang to the one that is placed best, of equal ones to the app with
 the least work left. Leases end together, at each tick (decision 99). On several GPU types each job gets the type that suits all
 of them best (``by_type``).
 """
@@ -31,7 +31,7 @@ from themis.policies.placement.ordered import fill
 DOUBT = 0.2
 """Part by which a critical path, or the work of an app, may be longer than forecast."""
 QUARTER = 0.25
-"""Part of the GPUs that apps whose critical path is as long as the time to the horizon get before the others."""
+"""Part of the GPUs that single jobs which take as long as the time to the horizon get before the others."""
 YOUNG = 5.0
 """Starts; a gang that has run for less is not stopped for an app that can wait."""
 PLANNED = 5.0
@@ -176,11 +176,11 @@ def _no_time(s: Snapshot, width: Float, due: Float, alone: Float) -> Bool:
 
 
 def long_path(s: Snapshot, width: Float, slack: Float) -> Bool:
-    """[A], apps whose critical path is as long as the time to the horizon: least slack first, those that fit a quarter of the GPUs.
+    """[A], single jobs that take as long as the time to the horizon: least slack first, those that fit a quarter of the GPUs.
 
-    Sweeps in rungs are not among them: which jobs go on, and for how long, is open at each rung.
+    Apps of several jobs are not among them: few of their jobs are critical, and in sweeps it is open which go on (decision 111).
     """
-    late = np.flatnonzero((slack < s.lease_s + s.restart_s) & (s.app_kind != Kind.HALVING))
+    late = np.flatnonzero((slack < s.lease_s + s.restart_s) & (s.app_kind == Kind.SINGLE))
     late = late[np.argsort(slack[late], kind="stable")]
     out = np.zeros(s.apps, dtype=np.bool_)
     out[late[np.cumsum(width[late]) <= QUARTER * s.machine_gpus.sum()]] = True

@@ -14,6 +14,7 @@ import numpy as np
 from themis.model.units import GpuSeconds, Seconds
 from themis.report.columns import HOUR, MINUTE, PER_CENT, ComparisonColumn
 from themis.report.measures import Folded, form, forms_of, known, mean, metric, metrics_of, quantile, ratio
+from themis.report.promise import PROMISE, holds
 from themis.report.rho import STATISTICS, RhoStats, rho_stats
 
 
@@ -40,6 +41,18 @@ class Numbers:
         per_app="rho_attainable",
         digits=0,
         columns={"max": "compare", "median": "all", "mean": "all", "p99": "compare", "above_1_1": "compare"},
+    )
+    promise_kept: float = metric(
+        f"Fraction of completed apps that took {PROMISE}; alone on the idle cluster, if an app takes longer there.",
+        unit="fraction",
+        fold=lambda f: mean(
+            [
+                float(holds(app.rho_reference * app.t_reference, max(app.t_reference, app.t_alone)))
+                for app in f.done
+                if not math.isnan(app.rho_reference)
+            ]
+        ),
+        column=ComparisonColumn(title="promise\nkept", scale=PER_CENT, digits=0, better="high", shown="short"),
     )
     late_alone: float = metric(
         "Fraction of completed apps that take more than 1.1 times their time in the reference alone on the idle cluster: gangs "

@@ -14,18 +14,19 @@ from themis.report.columns import ComparisonColumn
 from themis.report.compare import caption, columns_for, compare
 from themis.report.findings import finding
 from themis.report.intervals import Interval
+from themis.report.promise import PROMISE
 from themis.report.result import RunMetrics, scalar
 
 BRIEF = {
     "rho_reference_max": "worst app,\n× own share",
-    "rho_reference_above_1_1": "later than\n1.1 ×, %",
+    "promise_kept": "promise\nkept, %",
     "jct_mean": "",
     "makespan": "",
     "gpu_seconds": "",
     "utilisation": "",
 }
 """Numbers of the table of 80 columns, and their titles there; empty: the number's own."""
-BRIEF_NOTE = "Own share: the time that an app would have taken on its own share of the cluster. Best in green; --wide: all numbers."
+BRIEF_NOTE = f"Promise kept: apps that took {PROMISE} of the cluster. Best in green; --wide: all numbers."
 NOTE = (
     "ρ = JCT / JCT on one's own share of the cluster, lower is better, at most 1 is fair. 'reference': the cluster divided at each "
     "instant among the apps it has not finished; 'paper': the Themis paper's T_id, 1/N on average; 'exact': the exact one. Best in "

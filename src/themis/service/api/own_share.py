@@ -17,6 +17,7 @@ from themis.core import take_snapshot as snapshots
 from themis.core.state import State
 from themis.model.units import GpuSeconds, Seconds
 from themis.report.outlook import ExpectedTimes, Outlook
+from themis.report.promise import holds
 from themis.report.reference_finish import Reference
 from themis.schema import messages as schema
 
@@ -55,6 +56,8 @@ class OwnShare:
     rho_attainable: float
     ends: Seconds
     expected: ExpectedTimes
+    in_time: bool
+    """Whether it keeps ``report.promise.PROMISE``."""
 
     @property
     def sooner(self) -> Seconds:
@@ -94,6 +97,7 @@ def shares(reference: Reference, outlook: Outlook, at: Present) -> dict[int, Own
                 rho_attainable=life / max(own, alone),
                 ends=entry.arrival + entry.held + own,
                 expected=expected,
+                in_time=holds(life, max(own, alone)),
             )
     return out
 
@@ -107,6 +111,7 @@ def add_to_shares(users: Sequence[schema.UserShare], own: Mapping[int, OwnShare]
             row.rho_reference_worst = max(share.rho_reference for share in mine)
             row.rho_reference_median = float(np.median([share.rho_reference for share in mine]))
             row.rho_attainable_worst = max(share.rho_attainable for share in mine)
+            row.promise_known, row.promise_kept = len(mine), sum(share.in_time for share in mine)
 
 
 def add_to_apps(

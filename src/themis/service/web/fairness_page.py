@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
+from themis.report.promise import PROMISE
 from themis.schema import messages as schema
 from themis.service.web.charts import Line, over_time
 from themis.service.web.console import Route, Visit
@@ -27,11 +28,8 @@ def page(visit: Visit) -> Response:
         Line(number=i, name=name, colour=GREY if name == OTHERS else colours(name), values=_balance(row))
         for i, (name, row) in enumerate(zip(names, shown))
     ]
-    shares = [
-        (row.sooner_worst_s, row)
-        for row in visit.api.Share(schema.UsersRequest()).users
-        if row.sooner_worst_s is not None
-    ]
+    users = visit.api.Share(schema.UsersRequest()).users
+    shares = [(row.sooner_worst_s, row) for row in users if row.sooner_worst_s is not None]
     shares.sort(key=lambda pair: -pair[0])
     rated = [
         (row.sooner_s, row) for row in visit.api.Apps(schema.AppsRequest(limit=1000)).apps if row.sooner_s is not None
@@ -52,6 +50,9 @@ def page(visit: Visit) -> Response:
         ),
         begins=found.start,
         worst_user=shares[-1][1] if shares else None,
+        promise=PROMISE,
+        kept=sum(row.promise_kept for row in users),
+        judged=sum(row.promise_known for row in users),
         best_user=shares[0][1] if shares else None,
         course={row.user: row for row in found.users if row.since is not None},
         worst=rows[:half],
