@@ -52,7 +52,7 @@ class Numbers:
                 if not math.isnan(app.rho_reference)
             ]
         ),
-        column=ComparisonColumn(title="promise\nkept", scale=PER_CENT, digits=0, better="high", shown="short"),
+        column=ComparisonColumn(title="promise\nkept", scale=PER_CENT, digits=0, better="high", shown="compare"),
     )
     late_alone: float = metric(
         "Fraction of completed apps that take more than 1.1 times their time in the reference alone on the idle cluster: gangs "

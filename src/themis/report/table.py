@@ -36,9 +36,9 @@ NOTE = (
 
 def summary_table(runs: Sequence[RunMetrics], *, wide: bool = False) -> Table:
     """Policies side by side; with several seeds the mean and, below it, the half width of its 95 % interval."""
-    columns = [c for c in columns_for(runs) if c.short]
+    columns = [c for c in columns_for(runs) if (c.short if wide else c.name in BRIEF)]
     if not wide:
-        columns = [replace(c, title=BRIEF[c.name] or c.title) for c in columns if c.name in BRIEF]
+        columns = [replace(c, title=BRIEF[c.name] or c.title) for c in columns]
     rows = compare(runs, columns)
     many = any(len(row.runs) > 1 for row in rows)
     spread = " Mean over seeds ± half width of its 95 % confidence interval." if many else ""
