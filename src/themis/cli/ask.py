@@ -297,10 +297,10 @@ def share(
 ) -> None:
     """Show each user's share of the cluster and the fair share.
 
-    "GPU hours" is what the user's active apps have received; "fair GPU hours" is what they would have received on the user's
-    own 1/N of the cluster; "vs own share" is the app that ends least sooner than on its own share; "promise kept" counts the apps that
-    take at most 1.1 times as long as on their own share, or five minutes more. [cyan]--verbose[/cyan] adds finish times over those
-    on the own share.
+    "GPU hours" is what the user's active apps have received; "fair GPU hours" is what they would have received on the user's own
+    1/N of the cluster; "vs own share" is the app that ends least sooner than on its own share; "promise kept" counts the apps
+    that take at most 1.1 times as long as on their own share, or five minutes more. [cyan]--verbose[/cyan] adds finish times over
+    those on the own share.
 
     Example: [cyan]themis share --watch[/cyan]
     """
