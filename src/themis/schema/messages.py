@@ -581,7 +581,7 @@ class UserShare(Message):
     rho_reference_median: Figure | None = None
     rho_attainable_worst: Figure | None = None  # over the longer of that and its time on an idle cluster
     promise_known: int = 0  # its active apps whose end is forecast
-    promise_kept: int = 0  # those of them that take at most 1.1 times as long as on their own share, or five minutes more
+    promise_kept: int = 0  # those of them for which the promise of `report.promise` holds
 
 
 class ShareReply(Message):
