@@ -13,7 +13,7 @@ from report_cases import MINI, app, fold, runs
 
 from themis.errors import InputError
 from themis.model import events as e
-from themis.report import gantt
+from themis.report import course, gantt
 from themis.report.definitions import DEFINITIONS
 from themis.report.html import render, write_report
 from themis.report.result import RunMetrics
@@ -185,4 +185,29 @@ def test_neighbouring_gpus_of_a_lease_are_one_rectangle() -> None:
 def test_hovering_a_lease_names_its_app() -> None:
     run = fold(MINI)
     svg = gantt.inline_gantt(gantt.gantt("x", run, PAGE), run)
-    assert "<title>B of bob: 2 jobs, 6.7 GPU minutes, ρ 1.90 reference, 2.50 exact</title>" in svg
+    assert "<title>B of bob: 2 jobs, 6.7 GPU minutes, 95 s later than on its own share</title>" in svg
+
+
+def test_the_page_of_one_run_begins_with_its_apps_by_name_and_has_no_bars_of_one_bar() -> None:
+    page = render(runs(("themis",), seeds=1))
+    text = re.sub(r"(?s)<style>.*?</style>|<script>.*?</script>", "", page)
+    order = re.findall(r'<section[^>]* id="(\w+)"|<section id="(\w+)"', text)
+    assert [a or b for a, b in order][:3] == ["course", "policies", "apps"]
+    assert 'id="lost"' not in text
+    assert "Policies side by side" not in text
+    assert re.search(r'(?s)id="course".*?class="key">.*?bob.*?<svg.*?>A<.*?>B<.*?<svg class="phone"', text)
+    assert "95 s later" in text, "fairness in words"
+    assert "ρ" not in re.sub(r'(?s)title="[^"]*"|<div class="extra".*?</div>|<section id="glossary".*', "", text)
+
+
+def test_the_page_of_several_policies_compares_them() -> None:
+    page = render(runs(("themis", "drf"), seeds=1))
+    assert 'id="course"' not in page
+    assert "Policies side by side" in page
+    assert 'id="lost"' in page
+
+
+def test_a_row_of_an_app_is_as_thick_as_the_gpus_that_it_held() -> None:
+    first, last, half = course._thick(np.array([0.0, 1.0, 1.0, 0.5, 0.0]))
+    assert (first, last) == ([1, 3], [3, 4])
+    assert half.tolist() == pytest.approx([0.42, 0.25])

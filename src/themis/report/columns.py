@@ -16,6 +16,8 @@ from typing import Any, Literal
 from themis.model.units import Float
 
 HOUR, MINUTE, PER_CENT = 3600.0, 60.0, 0.01
+SOONER = -1.0
+"""Scale of seconds that are shown in words: ``12.0 min sooner``."""
 Better = Literal["low", "high", ""]
 Shown = Literal["short", "compare", "all"]
 """Tables that show a column: simulations and all others | comparisons too | only on demand, and HTML."""
@@ -104,7 +106,9 @@ def statistics_of(table: type[Any]) -> tuple[Statistic, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowField:
-    """One field of a row about an app, a user or a job. No title: the page does not show it. ``scale`` 0: shown as it is."""
+    """One field of a row about an app, a user or a job. No title: the page does not show it. ``scale`` 0: shown as it is;
+    ``SOONER``: in words.
+    """
 
     name: str
     title: str

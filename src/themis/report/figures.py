@@ -37,6 +37,7 @@ from themis.report.style import (
     dash,
     log_x,
     mark,
+    of_width,
     panel,
     policy_key,
     save,
@@ -103,7 +104,7 @@ def distributions(rows: Sequence[ComparisonRow], style: Style) -> list[Drawing]:
     """CDFs over completed apps of rho in three forms and of JCT; seeds of a policy are pooled."""
     unit, name = _unit(rows)
     return [
-        _cdf("rho-reference", "Finish-time fairness, reference", "ρ, reference", 1.0, rows, style),
+        _cdf("rho-reference", "Time over that on one's own share", "× own share", 1.0, rows, style),
         _cdf("rho-paper", "Finish-time fairness, the paper's form", "ρ, paper's T_id", 1.0, rows, style),
         _cdf("rho-exact", "Finish-time fairness, exact form", "ρ, exact T_id", 1.0, rows, style),
         _cdf("jct", "App completion time (JCT)", f"JCT ({name})", unit, rows, style),
@@ -266,20 +267,20 @@ def _tall(rows: Sequence[ComparisonRow]) -> float:
 # ---- users ---------------------------------------------------------------------------------------------------------
 
 
-def users(groups: Sequence[tuple[str, RunMetrics]], style: Style) -> Drawing:
-    """Worst (filled) and median (open) rho of each user's apps, in both forms; a line a policy."""
+def users(groups: Sequence[tuple[str, RunMetrics]], style: Style, width: float = WIDE) -> Drawing:
+    """Worst (filled) and median (open) of each user's apps, times their own share; a line a policy."""
     most = sorted(by_user(groups[0][1]), key=lambda row: (-row.gpu_seconds, row.user))[:MOST_USERS]
     names = [row.user for row in most]
     height = 0.9 + max(len(names), 1) * max(0.32, 0.11 * len(groups) + 0.12)
-    figure, axes = canvas(style, WIDE, height, columns=2, share_y=True)
-    for axis, form, label in zip(axes, ("rho_reference", "rho_exact"), ("ρ, reference", "ρ, exact T_id")):
+    figure, axes = canvas(style, width, height)
+    for axis in axes:
         for i, (_, run) in enumerate(groups):
             offset = (i - (len(groups) - 1) / 2) * 0.78 / len(groups)
             found = {row.user: row for row in by_user(run)}
             rows = [found.get(name) for name in names]
             y = np.arange(len(names)) + offset
-            worst = np.array([getattr(row, f"{form}_worst") if row else np.nan for row in rows])
-            median = np.array([getattr(row, f"{form}_median") if row else np.nan for row in rows])
+            worst = np.array([row.rho_reference_worst if row else np.nan for row in rows])
+            median = np.array([row.rho_reference_median if row else np.nan for row in rows])
             drawn = (
                 axis.hlines(y, median, worst, color=colour(i), lw=1.3, ls=dash(i), zorder=2),
                 axis.scatter(worst, y, s=17, color=colour(i), lw=0, zorder=3),
@@ -290,12 +291,17 @@ def users(groups: Sequence[tuple[str, RunMetrics]], style: Style) -> Drawing:
         axis.axvline(1.0, color=style.ink, lw=0.8, ls=(0, (2, 2)), zorder=1)
         axis.set_xlim(0, max(axis.get_xlim()[1], 1.1))
         ticks(axis, "x", 7)
-        axis.set_xlabel(f"{label}: median (open) and worst (filled) of the user's apps")
+        axis.set_xlabel("× own share: median (open) and worst (filled) app")
         axis.set_ylim(len(names) - 0.4, -0.6)
         tidy(axis, style, grid="x")
     for between in range(1, len(names)):
         for axis in axes:
             axis.axhline(between - 0.5, color=style.faint, lw=0.7, zorder=0)
     axes[0].set_yticks(range(len(names)), [shortened(name, 22) for name in names])
-    title = f"Fairness by user: worst and median ρ of their apps ({len(names)} users with the most GPU time)"
-    return Drawing(name="users", title=title, figure=figure, key=policy_key([label for label, _ in groups]))
+    title = f"Fairness by user: worst and median app, times the own share ({len(names)} users with the most GPU time)"
+    return Drawing(
+        name=of_width("users", width),
+        title=title,
+        figure=figure,
+        key=policy_key([label for label, _ in groups]),
+    )

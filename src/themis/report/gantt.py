@@ -10,6 +10,7 @@ import numpy as np
 from themis.model.units import Float, Int
 from themis.report.look.palette import APP_COLOURS
 from themis.report.result import RunMetrics
+from themis.report.sentences import against_own_share
 from themis.report.series import Gantt
 from themis.report.sketch import Axes, escape
 from themis.report.style import WIDE, Drawing, Reading, Style, canvas, inline_svg, mark, ticks, tidy
@@ -54,8 +55,8 @@ def inline_gantt(drawing: Drawing, run: RunMetrics) -> str:
 
     def name(match: re.Match[str]) -> str:
         app = run.apps[int(match[1])]
-        rho = f", ρ {app.rho_reference:.2f} reference, {app.rho_exact:.2f} exact" if app.jct == app.jct else ""
-        title = f"{app.name} of {app.user}: {app.jobs} jobs, {app.gpu_seconds / unit:,.1f} GPU {unit_name}{rho}"
+        than = f", {against_own_share(app.sooner_s)}" if app.sooner_s == app.sooner_s else ""
+        title = f"{app.name} of {app.user}: {app.jobs} jobs, {app.gpu_seconds / unit:,.1f} GPU {unit_name}{than}"
         return f'<g data-series="a{match[1]}"><title>{escape(title)}</title>'
 
     return re.sub(r'<g data-series="a(\d+)">', name, inline_svg(drawing))

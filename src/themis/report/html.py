@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from themis.errors import InputError, counted
-from themis.report import figures, gantt, look, timeline
-from themis.report.columns import HOUR, MINUTE, ComparisonColumn, RowField, cells_of
+from themis.report import course, figures, gantt, look, timeline
+from themis.report.columns import HOUR, MINUTE, SOONER, ComparisonColumn, RowField, cells_of
 from themis.report.compare import ComparisonRow, caption, columns_for, compare, is_brief, kind_of
 from themis.report.definitions import DEFINITIONS, RHO_DEFINITIONS
 from themis.report.intervals import Interval
@@ -26,22 +27,29 @@ from themis.report.paired import paired
 from themis.report.plans import PlanRow
 from themis.report.result import RunMetrics
 from themis.report.rows import AppRow
+from themis.report.sentences import sooner
 from themis.report.style import (
     CSS_DASHES,
     DASHES,
     PAGE,
+    PHONE,
+    WIDE,
     Drawing,
     dash,
     inline_svg,
     policy_key,
 )
 from themis.report.summary import summary
+from themis.report.table import BRIEF
 from themis.report.users import UserRow, by_user
 
 MOST_APPS = (400, 2000)
 """Rows in one policy's table of apps, and in all of them; the worst are shown."""
 MOST_USERS = (200, 1000)
 MOST_PLANS = (400, 1000)
+WORDS = {title: words for title, words in BRIEF.items() if words} | {"rho_reference_median": "median app,\n× own share"}
+"""Titles of numbers of fairness on the page; its other forms are shown on demand, with their symbols."""
+SYMBOLS = ("rho_paper", "rho_exact", "rho_attainable")
 MOST_LIT = 400
 """Apps that a user's row lights in the figures."""
 
@@ -79,7 +87,8 @@ def render(runs: Sequence[RunMetrics], *, title: str = "", baseline: str = "") -
         lstrip_blocks=True,
     )
     gantts = [_gantt(label, run, len(first)) for label, run in first]
-    used = _used(rows, columns_for(runs))
+    used = [(i, _in_words(column)) for i, column in _used(rows, columns_for(runs))]
+    one = first[0][1] if len(rows) == 1 else None
     brief = is_brief(runs)
     app_columns, user_columns, plan_columns = (_in_units(cells_of(row), brief) for row in (AppRow, UserRow, PlanRow))
     planned = [(label, run) for label, run in first if run.plans.rows]
@@ -96,12 +105,16 @@ def render(runs: Sequence[RunMetrics], *, title: str = "", baseline: str = "") -
         table=[_table_row(i, row, used) for i, row in enumerate(rows)],
         differences=_differences(rows, baseline, used) if baseline else None,
         policy_key=_key(policy_key([row.label for row in rows]), lights=True),
-        distributions=[_figure(d) for d in figures.distributions(rows, PAGE) if d.name != "rho-paper"],
-        contention=_svg(timeline.contention(first, PAGE)),
-        usage=_svg(timeline.usage(first, PAGE)),
+        one=one is not None,
+        course=_both(partial(course.course, one)) if one else "",
+        course_key=_key(course.course(one).key) if one else [],
+        course_left_out=course.left_out(one) if one else 0,
+        distributions=[_figure(d) for d in figures.distributions(rows, PAGE) if d.name in ("rho-reference", "jct")],
+        contention=_both(partial(timeline.contention, first, PAGE)),
+        usage=_both(partial(timeline.usage, first, PAGE)),
         placement=[_figure(d) for d in figures.placement(rows, PAGE)],
         gpu_time=[_figure(d) for d in figures.gpu_time(rows, PAGE)],
-        users=_svg(figures.users(first, PAGE)),
+        users=_both(partial(figures.users, first, PAGE)),
         gantts=gantts,
         hover=any('data-series="a' in one.svg for one in gantts),
         users_tables=[_users(label, run, user_columns, len(first)) for label, run in first],
@@ -138,6 +151,12 @@ class _Gantt:
 
 def _svg(drawing: Drawing) -> Markup:
     return Markup(inline_svg(drawing))
+
+
+def _both(draw: Callable[[float], Drawing]) -> Markup:
+    """A wide figure for the page, and one for narrow screens."""
+    narrow = inline_svg(draw(PHONE)).replace("<svg ", '<svg class="phone" ', 1)
+    return _svg(draw(WIDE)) + Markup(narrow)
 
 
 def _figure(drawing: Drawing) -> _Figure:
@@ -205,6 +224,11 @@ def _used(rows: Sequence[ComparisonRow], columns: Sequence[ComparisonColumn]) ->
 def _table_row(i: int, row: ComparisonRow, used: Sequence[tuple[int, ComparisonColumn]]) -> _TableRow:
     cells = [_shown(c, row.cells[k], row.best[k]) for k, c in used]
     return _TableRow(series=f"p{i}", label=row.label, sample=_sample(i), cells=cells)
+
+
+def _in_words(column: ComparisonColumn) -> ComparisonColumn:
+    shown = "all" if column.name.startswith(SYMBOLS) and column.shown == "short" else column.shown
+    return replace(column, title=WORDS.get(column.name, column.title), shown=shown)
 
 
 def _sample(i: int) -> tuple[str, str]:
@@ -352,6 +376,8 @@ def _text(value: Any, by: float) -> tuple[str, Any]:
         return str(value), str(value)
     if math.isnan(value):
         return "–", ""
+    if by == SOONER:
+        return sooner(value), f"{value:.6g}"
     return f"{value / by:,.{2 if by == 1 else 1}f}", f"{value:.6g}"
 
 

@@ -95,6 +95,7 @@ class AppEntry:
             finish=self.finish,
             jct=end.jct if end else nan,
             wait=self.first_grant - self.arrival,
+            sooner_s=reference - life,
             rho_reference=life / reference if reference else nan,
             rho_attainable=life / max(reference, alone) if reference else nan,
             t_reference=reference,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from themis.model.units import Float, GpuSeconds, Int, Seconds
-from themis.report.columns import HOUR, MINUTE, cell
+from themis.report.columns import HOUR, MINUTE, SOONER, cell
 from themis.report.delivery import Missing
 
 
@@ -16,6 +16,11 @@ class AppRow:
     app: int
     name: str = cell(title="app", scale=0)
     user: str = cell(title="user", scale=0)
+    sooner_s: Seconds = cell(
+        "Seconds that the app ended sooner than on its own share of the cluster (t_reference); below 0: later.",
+        title="vs own share",
+        scale=SOONER,
+    )
     jobs: int = cell(title="jobs", scale=0)
     weight: float = cell(
         "The app's weight times its user's and its group's, as it was submitted; between users or groups it has a part of "
@@ -26,14 +31,14 @@ class AppRow:
     finish: Seconds = cell("When its last job ended, seconds from the start.")
     jct: Seconds = cell("Job (here: app) completion time: finish - arrival, seconds.", title="JCT h", scale=HOUR)
     wait: Seconds = cell("From arrival to the first grant, seconds.", title="queueing min", scale=MINUTE)
-    rho_reference: float = cell(title="ρ reference")
-    rho_attainable: float = cell(title="ρ attainable")
+    rho_reference: float = cell(title="× own share")
+    rho_attainable: float = cell()
     t_reference: Seconds = cell(
         "Seconds that the app takes in the reference: the cluster divided by weight at each instant."
     )
     t_alone: Seconds = cell("Seconds that the app takes on an idle cluster, with one start.")
-    rho_paper: float = cell(title="ρ paper")
-    rho_exact: float = cell(title="ρ exact")
+    rho_paper: float = cell()
+    rho_exact: float = cell()
     t_id_paper: Seconds = cell("Isolated finish time in the paper's form, seconds.")
     t_id_exact: Seconds = cell("Isolated finish time in the exact form, seconds.")
     contention: float = cell(

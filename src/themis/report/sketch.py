@@ -434,7 +434,7 @@ def _stroke(color: str, lw: float, ls: Any = "-") -> str:
 
 def _width(text: str) -> float:
     """Estimated width of a text at a tick, in points: wide scripts take a whole em."""
-    return SMALL * sum(1.0 if ord(c) > 0x2E80 else 0.55 for c in text)
+    return SMALL * sum(1.0 if ord(c) > 0x2E80 else 0.6 for c in text)
 
 
 def _text(

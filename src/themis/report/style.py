@@ -26,8 +26,8 @@ CSS_DASHES = ("none", "6 2", "2 2")
 LOCALITY_COLOURS = ("#08519c", "#6baed6", "#fdae6b", "#d94801")
 RESTART, CRASH = "#e08a1e", "#7a3d99"
 SOFT = "#5b6675"
-WIDE, NARROW = 11.4, 3.75
-"""Inches: a figure as wide as the page, and one of three side by side."""
+WIDE, NARROW, PHONE = 11.4, 3.75, 4.7
+"""Inches: a figure as wide as the page, one of three side by side, and a wide one on a narrow screen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +98,11 @@ def dash(i: int) -> Any:
 def policy_key(labels: Sequence[str]) -> tuple[tuple[str, str, Any], ...]:
     """The legend of lines by policy."""
     return tuple((label, colour(i), dash(i)) for i, label in enumerate(labels))
+
+
+def of_width(name: str, width: float) -> str:
+    """The name of a wide figure, another one for narrow screens: a page has both."""
+    return name if width == WIDE else f"{name}-phone"
 
 
 def mark(artist: Mark, series: str, style: Style, note: str = "") -> None:

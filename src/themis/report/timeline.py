@@ -10,7 +10,20 @@ from themis.model.units import Float
 from themis.report.result import RunMetrics
 from themis.report.series import Series
 from themis.report.sketch import Axes
-from themis.report.style import WIDE, Drawing, Reading, Style, canvas, colour, dash, mark, policy_key, ticks, tidy
+from themis.report.style import (
+    WIDE,
+    Drawing,
+    Reading,
+    Style,
+    canvas,
+    colour,
+    dash,
+    mark,
+    of_width,
+    policy_key,
+    ticks,
+    tidy,
+)
 
 HOUR, DAY = 3600.0, 86400.0
 MOST_STEPS = 380
@@ -21,9 +34,9 @@ def time_unit(span: float) -> tuple[float, str]:
     return (DAY, "days") if span > 5 * DAY else (HOUR, "hours") if span > 2 * HOUR else (60.0, "minutes")
 
 
-def contention(groups: Sequence[tuple[str, RunMetrics]], style: Style) -> Drawing:
+def contention(groups: Sequence[tuple[str, RunMetrics]], style: Style, width: float = WIDE) -> Drawing:
     """Demand over capacity, and apps in the system, over time; a line a policy."""
-    figure, rows = canvas(style, WIDE, 4.1, rows=2)
+    figure, rows = canvas(style, width, 4.1, rows=2)
     unit, name = _unit_of(groups)
     steps = MOST_STEPS if len(groups) <= 4 else MOST_STEPS // 2  # many lines over each other are read by their trend
     for i, (_, run) in enumerate(groups):
@@ -49,12 +62,12 @@ def contention(groups: Sequence[tuple[str, RunMetrics]], style: Style) -> Drawin
         Reading(name=since(name), value=value, seconds=unit) for value in ("demand / capacity", "apps in the system")
     )
     key = policy_key([label for label, _ in groups])
-    return Drawing(name="contention", title=title, figure=figure, key=key, reads=reads)
+    return Drawing(name=of_width("contention", width), title=title, figure=figure, key=key, reads=reads)
 
 
-def usage(groups: Sequence[tuple[str, RunMetrics]], style: Style) -> Drawing:
+def usage(groups: Sequence[tuple[str, RunMetrics]], style: Style, width: float = WIDE) -> Drawing:
     """GPUs in use over time, those in restart darker; one row a policy."""
-    figure, rows = canvas(style, WIDE, 0.55 + 1.15 * len(groups), rows=len(groups), share_y=True)
+    figure, rows = canvas(style, width, 0.55 + 1.15 * len(groups), rows=len(groups), share_y=True)
     unit, name = _unit_of(groups)
     for i, (axis, (label, run)) in enumerate(zip(rows, groups)):
         zero = run.gpus_in_use.start
@@ -77,7 +90,7 @@ def usage(groups: Sequence[tuple[str, RunMetrics]], style: Style) -> Drawing:
     figure.supylabel("GPUs in use", fontsize=9, color=style.ink)
     title = "GPUs under lease over time (darker: restarting, not yet training; dashed: in service)"
     read = Reading(name=since(name), value="GPUs", seconds=unit)
-    return Drawing(name="gpu-use", title=title, figure=figure, reads=(read,) * len(groups))
+    return Drawing(name=of_width("gpu-use", width), title=title, figure=figure, reads=(read,) * len(groups))
 
 
 def shares(groups: Sequence[tuple[str, RunMetrics]], style: Style, most: int = 6) -> Drawing:

@@ -21,12 +21,12 @@ class UserRow:
     user: str = cell(title="user", scale=0)
     apps: int = cell("Apps that the user submitted.", title="apps", scale=0)
     completed: int = cell("Those of them that completed; rho and JCT are over these.", title="completed", scale=0)
-    rho_reference_worst: float = cell("The highest rho_reference of the user's apps.", title="worst ρ reference")
-    rho_reference_median: float = cell("The median rho_reference of the user's apps.", title="median ρ reference")
-    rho_paper_worst: float = cell("The highest rho_paper of the user's apps.", title="worst ρ paper")
-    rho_paper_median: float = cell("The median rho_paper of the user's apps.", title="median ρ paper")
-    rho_exact_worst: float = cell("The highest rho_exact of the user's apps.", title="worst ρ exact")
-    rho_exact_median: float = cell("The median rho_exact of the user's apps.", title="median ρ exact")
+    rho_reference_worst: float = cell("The highest rho_reference of the user's apps.", title="worst app, × own share")
+    rho_reference_median: float = cell("The median rho_reference of the user's apps.", title="median, × own share")
+    rho_paper_worst: float = cell("The highest rho_paper of the user's apps.")
+    rho_paper_median: float = cell("The median rho_paper of the user's apps.")
+    rho_exact_worst: float = cell("The highest rho_exact of the user's apps.")
+    rho_exact_median: float = cell("The median rho_exact of the user's apps.")
     jct_median: Seconds = cell("The median JCT of the user's apps, seconds.", title="median JCT h", scale=HOUR)
     gpu_seconds: GpuSeconds = cell(
         "GPU-seconds leased to the user's apps, restarts included.", title="GPU h", scale=HOUR
