@@ -44,23 +44,31 @@ class Table:
     rows: list[list[str]]
 
 
-def wrong_figures(root: Path, pages: Iterable[Path]) -> Iterator[str]:
+def wrong_figures(root: Path, pages: Sequence[Path]) -> Iterator[str]:
     """All findings of the pages, each with its place."""
     texts = {page.relative_to(root).as_posix(): page.read_text(encoding="utf-8") for page in pages}
-    tables: dict[str, list[Table]] = {}
-    for name, text in texts.items():
-        for found in TABLE.finditer(text):
-            table = _table(f"{name}:{_line(text, found.start())}", text[found.end() :])
-            if not table.rows:
-                yield f"{table.where}: no table stands below the comment that names {found[1]}"
-            tables.setdefault(found[1], []).append(table)
+    tables = tables_of(root, pages)
     for name, same in tables.items():
+        yield from (
+            f"{table.where}: no table stands below the comment that names {name}" for table in same if not table.rows
+        )
         yield from _contradictions(name, same)
     for name, text in texts.items():
         yield from wrong_sources(root, name, text)
         yield from _wrong_quotes(name, text, tables)
         if name in STRICT:
             yield from _without_source(name, text)
+
+
+def tables_of(root: Path, pages: Iterable[Path]) -> dict[str, list[Table]]:
+    """The measured tables of pages, by name."""
+    tables: dict[str, list[Table]] = {}
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        for found in TABLE.finditer(text):
+            where = f"{page.relative_to(root).as_posix()}:{_line(text, found.start())}"
+            tables.setdefault(found[1], []).append(_table(where, text[found.end() :]))
+    return tables
 
 
 def wrong_sources(root: Path, name: str, text: str) -> Iterator[str]:
@@ -86,7 +94,7 @@ def value(expression: str, tables: dict[str, list[Table]]) -> float:
     ------
     ValueError : no or several tables, rows or columns are meant, or the expression has anything but numbers and + - * /.
     """
-    numbers = CELL.sub(lambda found: f"({_cell(found[1], found[2].split(';'), tables)!r})", expression)
+    numbers = CELL.sub(lambda found: f"({text_of(found[0], tables).replace(',', '')})", expression)
 
     def evaluated(node: ast.expr) -> float:
         match node:
@@ -126,18 +134,24 @@ def _text(cell: str) -> str:
     return re.sub(r"<!--.*?-->|\]\([^)]*\)|[`*]", "", cell).strip()
 
 
-def _cell(name: str, keys: Sequence[str], tables: dict[str, list[Table]]) -> float:
-    """The number of the one cell that is meant, in the first table of the name that has it."""
-    *row_keys, column = (_text(key) for key in keys)
-    for table in tables.get(name, []):
-        rows = [row for row in table.rows if all(key in row for key in row_keys)]
+def text_of(cell: str, tables: dict[str, list[Table]]) -> str:
+    """The number, as written, of the one cell ``name[row; ...; column]`` that is meant, in the first table that has it.
+
+    Raises
+    ------
+    ValueError : none or several are meant, or it has no number.
+    """
+    found = CELL.fullmatch(cell)
+    *keys, column = (_text(key) for key in found[2].split(";")) if found else ("",)
+    for table in tables.get(found[1], []) if found else ():
+        rows = [row for row in table.rows if all(key in row for key in keys)]
         if (
             column in table.columns
             and len(rows) == 1
             and (number := NUMBER.search(rows[0][table.columns.index(column)]))
         ):
-            return float(number[0].replace(",", ""))
-    raise ValueError(f"{name}[{';'.join(keys)}] names no table, or not one cell with a number")
+            return number[0]
+    raise ValueError(f"{cell} names no table, or not one cell with a number")
 
 
 def _contradictions(name: str, same: Sequence[Table]) -> Iterator[str]:

@@ -8,6 +8,8 @@ import pytest
 from daemon import QUICK, daemon
 
 from themis.cli.start import main
+from themis.model.events import AppSubmitted
+from themis.model.log import read_log
 from themis.report.metrics import metrics_of
 
 TRACE = "app,user,submit_s,gpus,duration_s,model\na,ada,0,1,40,ResNet50\nb,ben,20,2,60,VGG16\n"
@@ -38,6 +40,10 @@ def test_a_trace_runs_as_real_jobs_at_its_scale_and_the_same_command_submits_not
     said = capsys.readouterr().out
     assert "completion time live over simulated" in said
     assert "median of 2 apps" in said
+    logs = (read_log(tmp_path / "out" / name) for name in ("home.jsonl", "home-simulated.jsonl"))
+    first = [next(time for time, record in log if isinstance(record, AppSubmitted)) for log in logs]
+    ticks = first[0] - first[1]
+    assert ticks == pytest.approx(round(ticks), abs=1e-6), "simulated apps come as long before a tick as live ones"
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names >= {
         "report.html",

@@ -66,8 +66,10 @@ def simulation_of(home: Path) -> Simulation:
         raise InputError(
             f"{home} has no run to simulate: its journal names {len(apps)} apps on {len(machines)} machines."
         )
+    # Leases end on ticks: moved by whole ones, apps come as long before one as they did.
+    tick_s = header.settings["tick_s"]
     truth = {entry.app: [_stand_in(entry, i) for i in range(len(entry.programs))] for entry in entries}
-    first = apps[0].app.arrival
+    first = apps[0].app.arrival // tick_s * tick_s
     return Simulation(
         workload=Workload(
             name=home.name,
