@@ -26,6 +26,8 @@ from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from fleetmachines import port_for
 from themis.machines.agent.channel import ChannelClosed, SocketChannel, connect
 from themis.machines.agent.identity import make_token
 from themis.machines.agent.joining import Wish, join
@@ -90,22 +92,22 @@ def on_local(folder: Path) -> Iterator[Bench]:
 def on_fleet(folder: Path) -> Iterator[Bench]:
     """Two machines of two virtual GPUs that joined over TLS, on this machine."""
     events: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    fleet = FleetSettings(
-        listen="127.0.0.1:0", owner="bench", members=members_file(folder), authority=authority_folder(folder)
-    )
+    fleet = FleetSettings(owner="bench", members=members_file(folder), authority=authority_folder(folder))
     agents: list[subprocess.Popen[bytes]] = []
     try:
-        with FleetExecutor(
-            folder / "run", lambda a, i: SLEEP, events.put, fleet=fleet, allow_root=os.geteuid() == 0
-        ) as executor:
-            while not executor.listening():
-                time.sleep(0.1)
+        with (
+            FleetExecutor(
+                folder / "run", lambda a, i: SLEEP, events.put, fleet=fleet, allow_root=os.geteuid() == 0
+            ) as executor,
+            ExitStack() as stack,
+        ):
+            address = stack.enter_context(port_for(executor))
             for n in range(2):
                 token, secret = make_token(Authority.open(authority_folder(folder)).fingerprint)
                 with closing(Members(members_file(folder))) as members:
                     members.add_token(secret, 60.0)
                 state = folder / f"state{n}"
-                join(state, executor.listening(), token, Wish(name=f"m{n}", gpus=2, root=folder / f"tasks{n}"))
+                join(state, address, token, Wish(name=f"m{n}", gpus=2, root=folder / f"tasks{n}"))
                 agents.append(
                     subprocess.Popen([sys.executable, "-m", "themis.machines.agent.remote", "--state", str(state)])
                 )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -13,8 +15,11 @@ from pathlib import Path
 
 from processes import PATIENCE_S, end_all, left_of, wait_until
 from themis.machines.agent.identity import make_token
+from themis.machines.engines.door import Door
+from themis.machines.engines.fleet import FleetExecutor
 from themis.machines.engines.members import LISTEN, Member, Members, authority_folder, members_file
 from themis.trust.authority.ca import Authority
+from themis.trust.authority.entrance import Entrance
 
 
 def free_port() -> int:
@@ -151,3 +156,22 @@ def machines(home: Path, root: Path) -> Iterator[Machines]:
         yield fleet
     finally:
         fleet.close()
+
+
+@contextmanager
+def port_for(executor: FleetExecutor) -> Iterator[str]:
+    """HOST:PORT where the machines of an executor without a service dial."""
+    listener, loop = socket.create_server(("127.0.0.1", 0)), asyncio.new_event_loop()
+    entrance = Entrance(listener, None, asyncio.Protocol, aside=Door(executor.door).takes)
+    loop.call_soon(entrance.start)
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    address = f"127.0.0.1:{listener.getsockname()[1]}"
+    executor.serve_at(address)
+    try:
+        yield address
+    finally:
+        asyncio.run_coroutine_threadsafe(entrance.close(), loop).result(PATIENCE_S)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

@@ -135,5 +135,5 @@ def test_wrong_verbs_and_options_come_with_a_suggestion(themis: Command, line: s
 
 
 def test_up_needs_no_option_of_a_setting(themis: Command, tmp_path: Path) -> None:
-    done = themis("up", "--gpus", "1", "--listen", "127.0.0.1:0", "--data-dir", tmp_path)
-    assert (done.code, "--listen is '127.0.0.1:0', but the engine is local" in done.err) == (2, True)
+    done = themis("up", "--gpus", "1", "--address", "127.0.0.1:0", "--data-dir", tmp_path)
+    assert (done.code, "--address is '127.0.0.1:0', but the engine is local" in done.err) == (2, True)

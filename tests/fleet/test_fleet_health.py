@@ -20,7 +20,7 @@ from themis.machines.agent.health import FAULTS
 from themis.schema import messages as schema
 
 pytestmark = pytest.mark.slow
-FLEET = ("--engine", "fleet", "--listen", "127.0.0.1:0")
+FLEET = ("--engine", "fleet")
 
 
 @pytest.fixture

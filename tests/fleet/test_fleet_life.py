@@ -30,7 +30,7 @@ from themis.trust.authority.ca import Authority
 from themis.trust.authority.contexts import client_context
 
 pytestmark = pytest.mark.slow
-FLEET = ("--engine", "fleet", "--listen", "127.0.0.1:0")
+FLEET = ("--engine", "fleet")
 
 
 @pytest.fixture

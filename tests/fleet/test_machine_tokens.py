@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_tokens_are_replaced_while_machines_serve_and_a_copy_of_an_old_one_is_refused(tmp_path: Path) -> None:
-    options = ("--engine", "fleet", "--listen", f"127.0.0.1:{free_port()}")
+    options = ("--engine", "fleet", "--port", str(free_port()))
     settings = (*QUICK, "node_token=5s")
     with (
         daemon(tmp_path / "home", options=options, settings=settings) as service,
@@ -38,7 +38,7 @@ def test_tokens_are_replaced_while_machines_serve_and_a_copy_of_an_old_one_is_re
 
 
 def test_a_machine_shows_its_token_to_no_service_of_another_authority(tmp_path: Path) -> None:
-    options = ("--engine", "fleet", "--listen", f"127.0.0.1:{free_port()}")
+    options = ("--engine", "fleet", "--port", str(free_port()))
     with (
         daemon(tmp_path / "home", options=options) as service,
         machines(service.home, tmp_path / "machines") as fleet,

@@ -72,7 +72,7 @@ class Stub:
 @pytest.mark.slow
 def test_two_hundred_machines_serve_one_service(tmp_path: Path) -> None:
     port = free_port()
-    options = ("--engine", "fleet", "--listen", f"127.0.0.1:{port}")
+    options = ("--engine", "fleet", "--port", str(port))
     settings = (*[each for each in QUICK if not each.startswith("node_")], "node_lease=30", "node_renew=3")
     with daemon(tmp_path / "home", options=options, settings=settings) as service, machines(service.home, tmp_path):
         authority = Authority.open(authority_folder(service.home))

@@ -47,7 +47,7 @@ class World:
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     with switch(*NAMES) as network:
-        options = ("--engine", "fleet", "--listen", f"{network.address}:{free_port()}")
+        options = ("--engine", "fleet", "--host", network.address, "--port", str(free_port()))
         with (
             daemon(tmp_path / "home", options=options) as service,
             machines(service.home, tmp_path / "machines") as fleet,

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("netns")]
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SshMachines, Daemon]]:
     folder = tmp_path_factory.mktemp("ssh")
     with ssh_machines(folder / "net", "m0", "m1", "m2") as hosts:
-        options = ("--engine", "fleet", "--listen", f"{hosts.network.address}:{free_port()}")
+        options = ("--engine", "fleet", "--host", hosts.network.address, "--port", str(free_port()))
         # An agent that is replaced renews its machine's lease; on a busy machine that takes more than four seconds.
         settings = ["node_lease=15" if word.startswith("node_lease") else word for word in QUICK]
         with daemon(folder / "home", options=options, settings=settings) as service:

@@ -54,7 +54,7 @@ class World:
 def world(tmp_path: Path) -> Iterator[World]:
     with ssh_machines(tmp_path / "net", *NAMES) as hosts:
         listed = hosts.listed(tmp_path / "machines.yaml")
-        options = ("--fleet", str(listed), "--listen", f"{hosts.network.address}:{free_port()}")
+        options = ("--fleet", str(listed), "--host", hosts.network.address, "--port", str(free_port()))
         with daemon(tmp_path / "home", options=options, settings=(*QUICK, "node_lease=8")) as service:
             found = World(hosts, service)
             wait_until(lambda: found.up(*NAMES), lambda: f"all serve\n{service.said()}")

@@ -169,7 +169,7 @@ def test_what_travels_is_whole_or_not_there_whatever_is_killed(tmp_path: Path, s
     pairs = np.random.default_rng(0).permutation([*product(PHASES, VICTIMS)]).tolist()
     _write(tmp_path / "tools" / "uv", UV).chmod(0o755)
     _write(tmp_path / "modules" / "init" / "bash", MODULE)
-    options = ("--engine", "fleet", "--listen", f"127.0.0.1:{free_port()}")
+    options = ("--engine", "fleet", "--port", str(free_port()))
     with (
         daemon(tmp_path / "home", options=options, settings=(*QUICK, "backoff=0.5", "lease=8")) as service,
         machines(service.home, tmp_path / "machines") as fleet,

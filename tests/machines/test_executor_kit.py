@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from live import SHORT, script
 
-from fleetmachines import machines
+from fleetmachines import machines, port_for
 from processes import PATIENCE_S
 from raycluster import RayCluster
 from themis.core.executor import Executor
@@ -146,12 +146,10 @@ def fleet_rig(root: Path) -> MakeRig:
             lambda app, i: script("steps.py", int(spec.jobs[i].steps), 0.05),
             events.put,
             settings=replace(SHORT, lease_s=30.0),
-            fleet=FleetSettings(
-                listen="127.0.0.1:0", owner="kit", members=members_file(home), authority=authority_folder(home)
-            ),
+            fleet=FleetSettings(owner="kit", members=members_file(home), authority=authority_folder(home)),
             allow_root=os.geteuid() == 0,
         )
-        with executor, machines(home, root / "machines") as fleet:
+        with executor, port_for(executor), machines(home, root / "machines") as fleet:
             for name in ("m0", "m1"):
                 fleet.add(name, 2)
                 joined = events.get(timeout=PATIENCE_S)

@@ -64,7 +64,7 @@ def test_nothing_is_lost_or_doubled_by_kill_9_on_a_ray_cluster(
 
 @pytest.mark.parametrize("seed", range(-(-FLEET_TRIALS // BATCH)))
 def test_nothing_is_lost_or_doubled_by_kill_9_on_a_fleet(tmp_path: Path, seed: int) -> None:
-    options = ("--engine", "fleet", "--listen", f"127.0.0.1:{free_port()}")
+    options = ("--engine", "fleet", "--port", str(free_port()))
     with machines(tmp_path / "home", tmp_path / "machines") as fleet:
         _survives(tmp_path, seed, FLEET_TRIALS, fleet, options=options)
 

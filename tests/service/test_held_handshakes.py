@@ -106,7 +106,7 @@ def answers(home: Path) -> tuple[float, float]:
 
 @pytest.mark.slow
 def test_connections_that_never_finish_their_handshake_keep_nobody_out_and_leave_files(tmp_path: Path) -> None:
-    options = ("--engine", "fleet", "--listen", "127.0.0.1:0", "--set", "tls=on")
+    options = ("--engine", "fleet", "--set", "tls=on")
     with ExitStack() as stack:
         with limited(FILES):
             service = stack.enter_context(daemon(tmp_path / "home", options=options, settings=QUICK))

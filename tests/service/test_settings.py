@@ -37,7 +37,6 @@ def test_every_key_of_the_file_arrives(tmp_path: Path) -> None:
         gpus: 3
         address: ray-head
         node_root: /srv/themis
-        listen: 0.0.0.0:7777
         node_token: 3d
         cpus: 5
         memory: 6 GiB
@@ -161,7 +160,6 @@ def test_machines_may_be_a_preset_a_shorthand_or_a_file_beside(tmp_path: Path) -
             "engine: fleet\ngpus: 2",
             "with the engine fleet, the machines are those that join with `themis agent join`",
         ),
-        ("engine: fleet\nlisten: all", "key 'listen': got 'all', expected HOST:PORT"),
         ("engine: ray\nnode_root: disk", "line 2: key 'node_root': got 'disk', expected an absolute path"),
         ("lease_s: 5", "unknown key 'lease_s'. Did you mean 'lease'?"),
         ("gpu: 1", "unknown key 'gpu'. Did you mean 'gpus'?"),

@@ -51,7 +51,7 @@ def join(
     The token is used up; the machine's own token is kept in its folder. Then start its agent with
     [cyan]themis agent run[/cyan], or at every boot with [cyan]themis agent install[/cyan].
 
-    Example: [cyan]themis agent join gpu-head:7435 --token AbC...[/cyan]
+    Example: [cyan]themis agent join gpu-head:7433 --token AbC...[/cyan]
     """
     from themis.errors import counted
     from themis.machines.agent.identity import state_folder
@@ -137,15 +137,13 @@ def token(
     listen = members.fact(LISTEN)
     if not listen:
         raise InputError(
-            f"no service with machines runs with {where}; start it with `themis up --engine fleet --listen 0.0.0.0:7435`."
+            f"no service with machines runs with {where}; start it with `themis up --engine fleet --host 0.0.0.0`."
         )
     text, secret = make_token(fingerprint_of((authority_folder(where) / "ca.pem").read_text()))
     members.add_token(secret, seconds, racks.get("rack", ""))
     print(f"themis agent join {address or _reachable(listen)} --token {text}")
     if listen.startswith("127.") and not address:
-        say(
-            "Only this machine can join: the service listens on 127.0.0.1. Start it with --listen 0.0.0.0:PORT for others."
-        )
+        say("Only this machine can join: the service listens on 127.0.0.1. Start it with --host 0.0.0.0 for others.")
 
 
 def remove(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from themis.service.engine.config import Config
     from themis.service.operations.ssh_hosts import Host
 
-EVERYWHERE = "0.0.0.0:7435"
+EVERYWHERE = "0.0.0.0"
 """Where machines of --fleet join, unless the settings name another address."""
 
 
@@ -86,7 +86,7 @@ def _serve(
     import logging
 
     from themis.data_dir import default_home
-    from themis.service.engine.config import LISTEN
+    from themis.service.engine.config import LOOPBACK
     from themis.service.operations.service_settings import load
     from themis.service.operations.until_stopped import serve_until_stopped
     from themis.service.operations.up import Service
@@ -100,24 +100,19 @@ def _serve(
         given[name.strip()] = value.strip()
     given |= {key: value for key, value in options.items() if value is not None}
     wanted = _hosts(hosts, given)
-    address, listen = options.get("address"), options.get("listen")
+    address = options.get("address")
     own = where / "config.yaml"
 
     def read() -> Config:
         return load(config or (own if own.exists() else None), given)
 
     found = read()
-    if wanted and found.listen == LISTEN:
-        given["listen"] = EVERYWHERE
+    if wanted and found.host == LOOPBACK:
+        given["host"] = EVERYWHERE
         found = read()
     if address is not None and found.engine != "ray":
         raise InputError(
             f"--address is {address!r}, but the engine is {found.engine}; add --engine ray for a Ray cluster."
-        )
-
-    if listen is not None and found.engine != "fleet":
-        raise InputError(
-            f"--listen is {listen!r}, but the engine is {found.engine}; add --engine fleet for machines that join."
         )
 
     def say(service: Service) -> None:

@@ -109,7 +109,7 @@ def join(state: Path, address: str, token: str, wish: Wish) -> Identity:
     except (OSError, EOFError) as error:
         raise InputError(
             f"the service at {host}:{port} cannot be reached: {getattr(error, 'strerror', None) or 'it closed the connection'}. "
-            "Check the address, and that the service listens there for machines (setting listen)."
+            "Check the address, and that the service listens there for machines (setting host)."
         ) from None
     identity = Identity(
         name=name,

@@ -33,12 +33,11 @@ class FleetSettings:
 
     Attributes
     ----------
-    listen : HOST:PORT for machines; port 0 lets the system choose. ``owner`` : this arbiter's id.
+    owner : this arbiter's id.
     members : file of the machines that joined. ``authority`` : folder of the certificate authority.
     token_s : seconds after which a machine is given its next token.
     """
 
-    listen: str
     owner: str
     members: Path
     authority: Path
@@ -85,11 +84,14 @@ class FleetExecutor(BridgedExecutor):
         """Machines whose removal was requested from the scheduler."""
         with contextlib.closing(Members(fleet.members)) as members:
             members.note(LISTEN, "")
+        self.door = self.root / "machines.sock"
+        """Where connections of machines are handed to the gateway; there once it serves them."""
+        self.door.unlink(missing_ok=True)
 
-    def listening(self) -> str:
-        """HOST:PORT where machines are served; empty before."""
+    def serve_at(self, address: str) -> None:
+        """Note HOST:PORT where machines are served."""
         with contextlib.closing(Members(self.fleet.members)) as members:
-            return members.fact(LISTEN)
+            members.note(LISTEN, address)
 
     def leave(self, name: str) -> None:
         """Same as for ``LocalExecutor``: the machine is drained, then its token is no longer valid."""
@@ -102,8 +104,8 @@ class FleetExecutor(BridgedExecutor):
             "themis.machines.engines.gateway",
             "--connect",
             str(socket_file(self.root)),
-            "--listen",
-            self.fleet.listen,
+            "--door",
+            str(self.door),
             "--members",
             str(self.fleet.members),
             "--authority",

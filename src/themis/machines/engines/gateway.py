@@ -1,9 +1,9 @@
 """``python -m themis.machines.engines.gateway``: the arbiter's server for a fleet's machines, in a separate process.
 
-Machines dial it over TLS. It checks that a machine has joined and shows its own token, and that its agent speaks for no other, and
-then carries bytes between the machine and the arbiter's socket, so that the arbiter talks to node agents as if they were here. On
-one more connection to the arbiter it reports which machines there are. A machine joins with a token of one use. The gateway ends
-with the arbiter; machines dial again.
+Machines dial the API's port over TLS, and their connections are handed over to this process (``door``). It checks that a machine has
+joined and shows its own token, and that its agent speaks for no other, and then carries bytes between the machine and the arbiter's
+socket, so that the arbiter talks to node agents as if they were here. On one more connection to the arbiter it reports which machines
+there are. A machine joins with a token of one use. The gateway ends with the arbiter; machines dial again.
 """
 
 from __future__ import annotations
@@ -53,12 +53,13 @@ from themis.machines.agent.messages import (
     encode,
 )
 from themis.machines.agent.remote import first_of
+from themis.machines.engines.door import open_door
 from themis.machines.engines.from_machines import Beginning, LogCopies, checked
-from themis.machines.engines.members import LEAVING, LISTEN, REMOVED, Member, Members, NotAllowed
+from themis.machines.engines.members import LEAVING, REMOVED, Member, Members, NotAllowed
 from themis.trust.authority.ca import Authority
 from themis.trust.authority.contexts import load as load_files
 from themis.trust.authority.contexts import server_context
-from themis.trust.authority.entrance import Entrance, listeners
+from themis.trust.authority.entrance import Entrance
 
 POLL_S, HEARD_S = 1.0, 10.0
 """Between two looks at the file of members, and between two notes there of which machines are connected."""
@@ -70,8 +71,6 @@ ALIVE_S = 3.0
 MOST_CALLERS = 2000
 MOST_STRANGERS = 256
 """Callers after their handshake that have not said who they are; for one more, the oldest is closed."""
-QUEUED = 512
-"""Connections that the system keeps until they are accepted."""
 CHUNK = 1 << 18
 log = logging.getLogger("themis.gateway")
 
@@ -114,29 +113,17 @@ class Gateway:
     """Connections that have not said who they are, the oldest first."""
     control: asyncio.StreamWriter | None = None
 
-    async def run(self, host: str, port: int) -> None:
-        """Run until the arbiter disconnects."""
+    async def run(self, door: Path) -> None:
+        """Serve the connections that are handed over at ``door`` until the arbiter disconnects."""
         reader, self.control = await self._dial()
         files = self.authority.server([SERVER_NAME], file="agents.pem")
         context = server_context(files)
-        try:
-            sockets = listeners(host, port, QUEUED)
-        except OSError as error:
-            why = str(error.strerror).partition(" (while")[0]
-            raise InputError(
-                f"machines cannot be served on {host}:{port}: {why}. Choose another address with the setting listen."
-            ) from None
-        name = sockets[0].getsockname()
-        self.members.note(LISTEN, f"{name[0]}:{name[1]}")
-        log.warning("machines are served on %s:%s", name[0], name[1])
-        entrances = [Entrance(one, context, self._protocol, handshake_s=FIRST_S) for one in sockets]
-        for entrance in entrances:
-            entrance.start()
+        entrance = Entrance(open_door(door), context, self._protocol, handshake_s=FIRST_S)
+        entrance.start()
         try:
             await first_of(self._obey(reader), self._watch(context))
         finally:
-            for entrance in entrances:
-                await entrance.close()
+            await entrance.close()
 
     def _protocol(self) -> asyncio.BaseProtocol:
         return asyncio.StreamReaderProtocol(asyncio.StreamReader(), self._called)
@@ -358,7 +345,7 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m themis.machines.engines.gateway", description="Serve machines over TLS."
     )
     parser.add_argument("--connect", required=True, type=Path, help="the arbiter's socket")
-    parser.add_argument("--listen", required=True, help="HOST:PORT for machines")
+    parser.add_argument("--door", required=True, type=Path, help="where connections of machines are handed over")
     parser.add_argument("--members", required=True, type=Path, help="file of the machines that joined")
     parser.add_argument("--authority", required=True, type=Path, help="folder of the certificate authority")
     parser.add_argument("--owner", required=True, help="id of the arbiter")
@@ -388,8 +375,7 @@ def main(arguments: list[str] | None = None) -> int:
             given.token_s,
             given.log_bytes,
         )
-        host, _, port = given.listen.rpartition(":")
-        asyncio.run(gateway.run(host.strip("[]"), int(port)))
+        asyncio.run(gateway.run(given.door))
     except ThemisError as error:
         print(f"themis: {error}", file=sys.stderr, flush=True)
         return 2

@@ -250,7 +250,7 @@ class Members:
     # ---- facts -----------------------------------------------------------------------------------------------------
 
     def fact(self, name: str) -> str:
-        """A fact that the gateway noted, as ``listen``; empty if it did not."""
+        """A fact that the service noted, as ``listen``; empty if it did not."""
         row = self.db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return str(row[0]) if row else ""
 

@@ -1,4 +1,4 @@
-"""uvicorn behind TLS: it gets connections whose handshakes are over, from ``trust.authority.entrance``."""
+"""uvicorn behind an entrance: it gets connections whose handshakes are over, and none of machines."""
 
 from __future__ import annotations
 
@@ -6,22 +6,29 @@ import asyncio
 import json
 import socket
 import ssl
+from pathlib import Path
 from typing import Any
 
 import uvicorn
 
+from themis.machines.engines.door import Door
 from themis.trust.authority.contexts import HANDSHAKE_S
 from themis.trust.authority.entrance import Entrance
 
 PLAIN = "this port speaks TLS: use https:// instead of http://."
 
 
-class TlsServer(uvicorn.Server):
-    """uvicorn on a separate socket, with TLS. ``context`` may get a new certificate at any time."""
+class EntranceServer(uvicorn.Server):
+    """uvicorn on a separate socket. ``context`` may get a new certificate at any time. ``door`` : where machines are served."""
 
-    def __init__(self, config: uvicorn.Config, listener: socket.socket, context: ssl.SSLContext) -> None:
+    def __init__(
+        self, config: uvicorn.Config, listener: socket.socket, context: ssl.SSLContext | None, door: Path | None
+    ) -> None:
         super().__init__(config)
-        self.entrance = Entrance(listener, context, self._protocol, plain=_refusal(), handshake_s=HANDSHAKE_S)
+        aside = Door(door).takes if door else None
+        self.entrance = Entrance(
+            listener, context, self._protocol, aside=aside, plain=_refusal(), handshake_s=HANDSHAKE_S
+        )
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept connections."""

@@ -7,13 +7,14 @@ import socket
 import ssl
 import threading
 import time
+from pathlib import Path
 
 import uvicorn
 
 from themis.client.home import joined
 from themis.errors import InputError
 from themis.service.api.connections import MOST_BYTES, Connection
-from themis.service.api.handshakes import TlsServer
+from themis.service.api.handshakes import EntranceServer
 from themis.service.api.http_app import HttpApp, Site
 from themis.service.api.listening import try_address
 from themis.service.api.methods import Api
@@ -28,7 +29,9 @@ log = logging.getLogger("themis.service")
 class HttpServer:
     """A server that listens; ``close`` ends it."""
 
-    def __init__(self, app: HttpApp, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, app: HttpApp, listener: socket.socket, tls: ssl.SSLContext | None = None, door: Path | None = None
+    ) -> None:
         self.app = app
         self.port = int(listener.getsockname()[1])
 
@@ -52,7 +55,8 @@ class HttpServer:
             timeout_graceful_shutdown=END_S,
         )
         log.addFilter(app.api.meter)
-        self._server = TlsServer(config, listener, tls) if tls else uvicorn.Server(config)
+        apart = tls is not None or door is not None
+        self._server = EntranceServer(config, listener, tls, door) if apart else uvicorn.Server(config)
         self._thread = threading.Thread(
             target=self._server.run, args=([listener],), name="themis-http-server", daemon=True
         )
@@ -69,9 +73,15 @@ class HttpServer:
 
 
 def serve_http(
-    api: Api, host: str, port: int, tls: ssl.SSLContext | None = None, site: Site | None = None
+    api: Api,
+    host: str,
+    port: int,
+    tls: ssl.SSLContext | None = None,
+    site: Site | None = None,
+    door: Path | None = None,
 ) -> HttpServer:
-    """Listen, in separate threads; with TLS if there is a context. ``site`` : pages for browsers.
+    """Listen, in separate threads; with TLS if there is a context. ``site`` : pages for browsers. ``door`` : where connections of
+    machines are handed over.
 
     Raises
     ------
@@ -90,4 +100,4 @@ def serve_http(
         raise InputError(f"cannot listen on {joined(host, port)} {error.strerror}. Try again.") from None
     # Headers and body are two writes: without this, each answer would wait 40 ms for the caller's acknowledgement.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return HttpServer(HttpApp(api, host, api.arbiter.config.max_message_bytes, site), listener, tls)
+    return HttpServer(HttpApp(api, host, api.arbiter.config.max_message_bytes, site), listener, tls, door)

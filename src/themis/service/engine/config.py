@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 ELSEWHERE = {"ray": "Ray's nodes", "fleet": "those that join with `themis agent join`"}
 """Engines with machines other than this one, and a name for these machines."""
-LISTEN = "127.0.0.1:7435"
+LOOPBACK = "127.0.0.1"
 NOTICES = ("finished", "failed", "preempted", "idle", "intrusion", "budget", "machine_lost", "disk")
 DAY = 86400.0
 
@@ -64,13 +64,6 @@ def _folder(value: Any) -> str:
     from themis.jobs import readers
 
     return readers.folder(value)
-
-
-def _listen(value: Any) -> str:
-    host, _, port = text(value).rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise Unreadable("HOST:PORT, such as 0.0.0.0:7435")
-    return text(value)
 
 
 def _expected(value: Any) -> str:
@@ -259,12 +252,6 @@ class Config:
     node_root: str = setting(
         "", Kind(read=_folder), "folder for tasks and logs on Ray's nodes", shown="chosen by the service"
     )
-    listen: str = setting(
-        LISTEN,
-        Kind(read=_listen),
-        "address and port for the machines of a fleet; `0.0.0.0:7435` lets other machines join",
-        option="--listen",
-    )
     node_token_s: Seconds = setting(DAY, DURATION, "time after which a machine of a fleet is given its next token")
     cpus: int = setting(0, whole(0, 10**6), "CPU cores of this machine for jobs", live=True, shown="all of them")
     memory: int = setting(0, ROOM, "memory of this machine for jobs, such as `64 GiB`", live=True, shown="all of it")
@@ -314,7 +301,12 @@ class Config:
         sizes.UNKNOWN_WORK_S, DURATION, "assumed run time of a job without estimates, on its fewest GPUs", live=True
     )
     seed: int = setting(0, whole(0, 2**63 - 1), "random seed of randomised policies", live=True)
-    host: str = setting("127.0.0.1", TEXT, "address that the service listens on")
+    host: str = setting(
+        LOOPBACK,
+        TEXT,
+        "address that the service listens on; `0.0.0.0` lets other machines log in, and those of a fleet join",
+        option="--host",
+    )
     port: int = setting(7433, PORT, "port of the API and the console; 0: any free port", option="--port")
     tls: str = setting(
         "auto",

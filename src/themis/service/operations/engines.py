@@ -69,7 +69,6 @@ def executors(home: Path, config: Config, hosts: Sequence[Host], **more: Any) ->
             from themis.machines.engines.members import authority_folder, members_file
 
             fleet = FleetSettings(
-                listen=config.listen,
                 owner=owner_of(home),
                 members=members_file(home),
                 authority=authority_folder(home),
@@ -100,17 +99,17 @@ def node_settings(config: Config) -> NodeSettings:
     )
 
 
-def await_machines(arbiter: Arbiter) -> None:
-    """Wait until the engine can have machines.
+def await_machines(arbiter: Arbiter, address: str) -> None:
+    """Wait until the engine can have machines. ``address`` : HOST:PORT of the API.
 
     Raises
     ------
-    InputError : no Ray cluster is there, or the address of a fleet cannot be served.
+    InputError : no Ray cluster is there, or machines cannot be served.
     """
     if arbiter.config.engine == "ray":
         _await_nodes(arbiter, cast("RayExecutor", arbiter.executor))
     elif arbiter.config.engine == "fleet":
-        _await_gateway(arbiter, cast("FleetExecutor", arbiter.executor))
+        _await_gateway(arbiter, cast("FleetExecutor", arbiter.executor), address)
 
 
 def _await_nodes(arbiter: Arbiter, executor: RayExecutor) -> None:
@@ -130,22 +129,21 @@ def _await_nodes(arbiter: Arbiter, executor: RayExecutor) -> None:
         log.warning("%s", no_nodes(executor.reason()))
 
 
-def _await_gateway(arbiter: Arbiter, executor: FleetExecutor) -> None:
+def _await_gateway(arbiter: Arbiter, executor: FleetExecutor, address: str) -> None:
     """Wait until machines can be served; those that joined before reconnect by themselves.
 
     Raises
     ------
-    InputError : the address cannot be served.
+    InputError : the gateway does not start.
     """
     end = time.monotonic() + NODES_S
-    while not executor.refused and not executor.listening() and time.monotonic() < end:
+    while not executor.refused and not executor.door.exists() and time.monotonic() < end:
         time.sleep(0.1)
-    if not executor.listening():
+    if not executor.door.exists():
         arbiter.close()
         raise InputError(executor.refused or executor.reason() or executor.nobody)
-    log.info(
-        "machines are served on %s; `themis agent token` prints the command with which one joins", executor.listening()
-    )
+    executor.serve_at(address)
+    log.info("machines are served on %s; `themis agent token` prints the command with which one joins", address)
 
 
 def no_nodes(reason: str) -> str:

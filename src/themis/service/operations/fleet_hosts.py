@@ -77,7 +77,7 @@ class Fleet:
         if not members_file(self.home).exists():
             raise InputError(
                 f"{self.home} is not the data directory of a service with machines that join; start it with "
-                "`themis up --engine fleet --listen 0.0.0.0:7435`, or name its directory with --data-dir."
+                "`themis up --engine fleet --host 0.0.0.0`, or name its directory with --data-dir."
             )
 
     # ---- the list ------------------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ class Fleet:
             return wrong(
                 "no-way-back",
                 f"the service cannot be reached from there ({seen.reach_error}); open the port, listen on another address "
-                "than loopback (setting listen), or name a reachable one with address.",
+                "than loopback (setting host), or name a reachable one with address.",
             )
         if member is None:
             return wrong("ready", f"it can join with {counted(seen.gpus, 'GPU')} of type {seen.gpu_type}.")
@@ -299,7 +299,7 @@ class Fleet:
             listen = members.fact(LISTEN)
         if not listen:
             raise InputError(
-                f"no service with machines runs with {self.home}; start it with `themis up --engine fleet --listen 0.0.0.0:7435`."
+                f"no service with machines runs with {self.home}; start it with `themis up --engine fleet --host 0.0.0.0`."
             )
         host, _, port = listen.rpartition(":")
         return host.strip("[]"), int(port)

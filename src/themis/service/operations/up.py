@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from themis.client.home import Endpoint, make_token, user_name, write_endpoint
+from themis.client.home import Endpoint, joined, make_token, user_name, write_endpoint
 from themis.machines.agent.means import find
 from themis.machines.bundles.copies import Copies
 from themis.machines.bundles.store import Store
@@ -160,7 +160,7 @@ def start(
         raise
     if certificates is None and not is_loopback(config.host):
         log.warning(tls.PLAIN, config.host)
-    await_machines(arbiter)
+    await_machines(arbiter, joined(config.host, service.http.port))
     if certificates is not None:
         certificates.start()
     if signs_in is not None:
@@ -200,6 +200,7 @@ def _serve(
 
     api = Api(arbiter, home / "run", access, Door(changed, read_again, back_up_apart), certificates, signs_in)
     context = certificates.context if certificates else None
-    http = serve_http(api, config.host, config.port, context, Console(api, ROUTES))
+    door = getattr(arbiter.executor, "door", None)
+    http = serve_http(api, config.host, config.port, context, Console(api, ROUTES), door)
     endpoint = tls.endpoint(home, config, http.port, certificates, os.getpid())
     return Service(arbiter, endpoint, api, http, certificates=certificates)

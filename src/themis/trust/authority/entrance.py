@@ -1,5 +1,7 @@
 """Connections over TLS before they belong to a server: handshakes with a time limit, and how many may be under way.
 
+A connection of TLS that asks for a server of its own (SNI) may be given to another process, before its handshake.
+
 A server meets a connection only after its handshake, so limits of its own would not hold for one that never ends it. Whoever holds
 most handshakes open loses the oldest of them when there are too many, so one address cannot keep the others out.
 """
@@ -12,7 +14,7 @@ import ipaddress
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from themis.trust.authority.contexts import HANDSHAKE_S
@@ -23,6 +25,8 @@ LEAST_S = 1.0
 """Seconds that a handshake has in any case: hundreds of callers or machines may dial a service that has just started, and wait."""
 HELLO = 0x16
 """First byte of a TLS connection."""
+LOOK_S = 0.02
+"""Seconds until the next look at the first message of a handshake, which may come in parts."""
 SHUTDOWN_S = 2.0
 """Seconds for the other side to agree to the end of a connection."""
 BUSY_S = 0.2
@@ -42,8 +46,10 @@ class Entrance:
 
     Parameters
     ----------
-    listener : closed with the entrance. ``context`` : may get a new certificate at any time.
+    listener : closed with the entrance; a socket of Unix datagrams receives connections that another process accepted.
+    context : may get a new certificate at any time; None for a server without TLS.
     protocol : made for each connection.
+    aside : whether a connection that asks for this server name was given to another process.
     plain : answer to a caller that does not speak TLS; such a one is closed in any case.
     most : handshakes under way. ``least_s`` : seconds that one has before it is closed for another.
     handshake_s : seconds that one has at most, its first byte included.
@@ -52,15 +58,17 @@ class Entrance:
     def __init__(
         self,
         listener: socket.socket,
-        context: ssl.SSLContext,
+        context: ssl.SSLContext | None,
         protocol: Callable[[], asyncio.BaseProtocol],
         *,
+        aside: Callable[[socket.socket, str], Awaitable[bool]] | None = None,
         plain: bytes = b"",
         most: int = MOST_HANDSHAKES,
         least_s: float = LEAST_S,
         handshake_s: float = HANDSHAKE_S,
     ) -> None:
         self.listener, self.context, self.protocol, self.plain = listener, context, protocol, plain
+        self.aside = aside
         self.most, self.least_s, self.handshake_s = most, least_s, handshake_s
         self.handshakes: dict[asyncio.Task[None], Begun] = {}
         """Those under way, the oldest first."""
@@ -84,12 +92,12 @@ class Entrance:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                connection, address = await loop.sock_accept(self.listener)
+                connection = await _next(self.listener)
             except OSError:
                 await asyncio.sleep(BUSY_S)
                 continue
             task = loop.create_task(self._enter(connection))
-            self.handshakes[task] = Begun(loop.time(), network_of(str(address[0])))
+            self.handshakes[task] = Begun(loop.time(), network_of(_address(connection)))
             task.add_done_callback(lambda done: self.handshakes.pop(done, None))
             while len(self.handshakes) > self.most:
                 await self._close_one()
@@ -113,7 +121,12 @@ class Entrance:
             connection.setblocking(False)
             async with asyncio.timeout(self.handshake_s):
                 first = await _first_byte(connection)
-                if first == HELLO:
+                if first == HELLO and self.aside and await self.aside(connection, await _asked(connection)):
+                    pass  # the other process has it
+                elif first is not None and self.context is None:
+                    handed = True
+                    await loop.connect_accepted_socket(self.protocol, connection)
+                elif first == HELLO:
                     handed = True
                     await loop.connect_accepted_socket(
                         self.protocol, connection, ssl=self.context, ssl_shutdown_timeout=SHUTDOWN_S
@@ -128,14 +141,68 @@ class Entrance:
                 connection.close()
 
 
-async def _first_byte(connection: socket.socket) -> int | None:
-    """The first byte, which stays to be read; None if the connection ends without one."""
+async def _next(listener: socket.socket) -> socket.socket:
+    """The next connection of a socket that listens, or on which another process hands them over."""
+    loop = asyncio.get_running_loop()
+    if listener.family != socket.AF_UNIX:
+        return (await loop.sock_accept(listener))[0]
+    while True:
+        await _readable(listener)
+        with contextlib.suppress(BlockingIOError):
+            for number in socket.recv_fds(listener, 1, 1)[1]:
+                return socket.socket(fileno=number)
+
+
+def _address(connection: socket.socket) -> str:
+    with contextlib.suppress(OSError):
+        return str(connection.getpeername()[0])
+    return ""
+
+
+async def _readable(one: socket.socket) -> None:
     loop, ready = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_reader(connection, ready.set)
+    loop.add_reader(one, ready.set)
     try:
         await ready.wait()
     finally:
-        loop.remove_reader(connection)
+        loop.remove_reader(one)
+
+
+async def _asked(connection: socket.socket) -> str:
+    """The server name in a handshake's first message, which stays to be read; waits until all of it is there."""
+    while (name := server_name(connection.recv(1 << 14, socket.MSG_PEEK))) is None:
+        await asyncio.sleep(LOOK_S)
+    return name
+
+
+def server_name(data: bytes) -> str | None:
+    """The server name (SNI) in the first bytes of a TLS connection; empty for none, None where more of them are needed.
+
+    RFC 8446, 4.1.2, and RFC 6066, 3. A first message in several records counts as one without a name.
+    """
+    if len(data) < 5:
+        return None
+    end = 5 + int.from_bytes(data[3:5])
+    if len(data) < min(end, 1 << 14):
+        return None
+    at = 5 + 4 + 2 + 32  # record, head of the message, version, random
+    try:
+        at += 1 + data[at]  # session
+        at += 2 + int.from_bytes(data[at : at + 2])  # ciphers
+        at += 1 + data[at] + 2  # compressions, length of the extensions
+        while at + 4 <= end:
+            kind, size = int.from_bytes(data[at : at + 2]), int.from_bytes(data[at + 2 : at + 4])
+            if kind == 0:  # a list with one name: lengths of the list, kind and length of the name
+                return data[at + 9 : at + 4 + size].decode("ascii", "replace")
+            at += 4 + size
+    except IndexError:
+        pass
+    return ""
+
+
+async def _first_byte(connection: socket.socket) -> int | None:
+    """The first byte, which stays to be read; None if the connection ends without one."""
+    await _readable(connection)
     with contextlib.suppress(BlockingIOError):
         data = connection.recv(1, socket.MSG_PEEK)
         return data[0] if data else None
@@ -154,22 +221,3 @@ def network_of(address: str) -> str:
     if found.ipv4_mapped is not None:
         return str(found.ipv4_mapped)
     return str(ipaddress.ip_network((found, 64), strict=False))
-
-
-def listeners(host: str, port: int, backlog: int) -> list[socket.socket]:
-    """Sockets that listen on each address of a host.
-
-    Raises
-    ------
-    OSError : the host is unknown, or an address cannot be listened on.
-    """
-    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    opened: list[socket.socket] = []
-    try:
-        for family, address in dict.fromkeys((family, address) for family, *_, address in found):
-            opened.append(socket.create_server(address, family=family, backlog=backlog))
-    except OSError:
-        for one in opened:
-            one.close()
-        raise
-    return opened
