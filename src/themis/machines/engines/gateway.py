@@ -1,9 +1,9 @@
 """``python -m themis.machines.engines.gateway``: the arbiter's server for a fleet's machines, in a separate process.
 
-Machines dial the API's port over TLS, and their connections are handed over to this process (``door``). It checks that a machine has
-joined and shows its own token, and that its agent speaks for no other, and then carries bytes between the machine and the arbiter's
-socket, so that the arbiter talks to node agents as if they were here. On one more connection to the arbiter it reports which machines
-there are. A machine joins with a token of one use. The gateway ends with the arbiter; machines dial again.
+Machines dial the API's port over TLS, and their connections are handed over to this process (``door``). It checks that a machine
+has joined and shows its own token, and that its agent speaks for no other, and then carries bytes between the machine and the
+arbiter's socket, so that the arbiter talks to node agents as if they were here. On one more connection to the arbiter it reports
+which machines there are. A machine joins with a token of one use. The gateway ends with the arbiter; machines dial again.
 """
 
 from __future__ import annotations
