@@ -23,7 +23,7 @@ from themis.client.home import read_endpoint
 from themis.client.light import Service as Light
 from themis.trust.authority.ca import Authority
 from themis.trust.authority.contexts import HANDSHAKE_S, client_context, server_context
-from themis.trust.authority.entrance import Entrance, listeners, network_of
+from themis.trust.authority.entrance import Entrance, network_of
 
 HELD = 500
 """Connections at each port."""
@@ -177,7 +177,7 @@ def test_the_address_that_holds_most_handshakes_loses_the_oldest_of_them(tmp_pat
     kept: list[asyncio.StreamWriter] = []
 
     async def story() -> None:
-        (listener,) = listeners("127.0.0.1", 0, 64)
+        listener = socket.create_server(("127.0.0.1", 0), backlog=64)
         port = listener.getsockname()[1]
         entrance = Entrance(listener, context, Served, most=4, least_s=0.05, handshake_s=60.0)
         entrance.start()
@@ -205,7 +205,7 @@ def test_callers_above_the_limit_wait_and_none_of_them_is_closed(tmp_path: Path)
     context = server_context(authority.server(["127.0.0.1"]))
 
     async def story() -> int:
-        (listener,) = listeners("127.0.0.1", 0, 64)
+        listener = socket.create_server(("127.0.0.1", 0), backlog=64)
         entrance = Entrance(listener, context, asyncio.Protocol, most=3, least_s=PATIENCE_S, handshake_s=PATIENCE_S)
         entrance.start()
         callers = [

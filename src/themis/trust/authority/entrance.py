@@ -23,10 +23,10 @@ MOST_HANDSHAKES = 256
 """Handshakes under way, each of which asyncio gives a buffer of 256 KiB."""
 LEAST_S = 1.0
 """Seconds that a handshake has in any case: hundreds of callers or machines may dial a service that has just started, and wait."""
-HELLO = 0x16
+HELLO = b"\x16"
 """First byte of a TLS connection."""
-LOOK_S = 0.02
-"""Seconds until the next look at the first message of a handshake, which may come in parts."""
+LONGEST = 1 << 14
+"""Bytes of a record, without its head."""
 SHUTDOWN_S = 2.0
 """Seconds for the other side to agree to the end of a connection."""
 BUSY_S = 0.2
@@ -120,10 +120,10 @@ class Entrance:
         try:
             connection.setblocking(False)
             async with asyncio.timeout(self.handshake_s):
-                first = await _first_byte(connection)
+                first = (await _peek(connection, 1))[:1]
                 if first == HELLO and self.aside and await self.aside(connection, await _asked(connection)):
                     pass  # the other process has it
-                elif first is not None and self.context is None:
+                elif first and self.context is None:
                     handed = True
                     await loop.connect_accepted_socket(self.protocol, connection)
                 elif first == HELLO:
@@ -131,7 +131,7 @@ class Entrance:
                     await loop.connect_accepted_socket(
                         self.protocol, connection, ssl=self.context, ssl_shutdown_timeout=SHUTDOWN_S
                     )
-                elif first is not None and self.plain:
+                elif first and self.plain:
                     await loop.sock_sendall(connection, self.plain)
                     connection.shutdown(socket.SHUT_WR)
         except (OSError, TimeoutError, asyncio.CancelledError):
@@ -170,21 +170,28 @@ async def _readable(one: socket.socket) -> None:
 
 async def _asked(connection: socket.socket) -> str:
     """The server name in a handshake's first message, which stays to be read; waits until all of it is there."""
-    while (name := server_name(connection.recv(1 << 14, socket.MSG_PEEK))) is None:
-        await asyncio.sleep(LOOK_S)
-    return name
+    head = await _peek(connection, 5)
+    return server_name(await _peek(connection, 5 + min(int.from_bytes(head[3:5]), LONGEST)))
 
 
-def server_name(data: bytes) -> str | None:
-    """The server name (SNI) in the first bytes of a TLS connection; empty for none, None where more of them are needed.
+async def _peek(connection: socket.socket, size: int) -> bytes:
+    """The first bytes, which stay to be read; fewer only at the connection's end."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
+    await _readable(connection)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+    with contextlib.suppress(BlockingIOError):
+        return connection.recv(size, socket.MSG_PEEK)
+    return b""
+
+
+def server_name(data: bytes) -> str:
+    """The server name (SNI) in the first record of a TLS connection, empty for none.
 
     RFC 8446, 4.1.2, and RFC 6066, 3. A first message in several records counts as one without a name.
     """
-    if len(data) < 5:
-        return None
     end = 5 + int.from_bytes(data[3:5])
-    if len(data) < min(end, 1 << 14):
-        return None
+    if not 5 < end <= len(data):
+        return ""
     at = 5 + 4 + 2 + 32  # record, head of the message, version, random
     try:
         at += 1 + data[at]  # session
@@ -198,15 +205,6 @@ def server_name(data: bytes) -> str | None:
     except IndexError:
         pass
     return ""
-
-
-async def _first_byte(connection: socket.socket) -> int | None:
-    """The first byte, which stays to be read; None if the connection ends without one."""
-    await _readable(connection)
-    with contextlib.suppress(BlockingIOError):
-        data = connection.recv(1, socket.MSG_PEEK)
-        return data[0] if data else None
-    return None
 
 
 def network_of(address: str) -> str:
