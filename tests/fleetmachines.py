@@ -167,6 +167,7 @@ def port_for(executor: FleetExecutor) -> Iterator[str]:
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     address = f"127.0.0.1:{listener.getsockname()[1]}"
+    wait_until(executor.door.exists, "the gateway serves")
     executor.serve_at(address)
     try:
         yield address
