@@ -144,6 +144,7 @@ def cpu_s(pid: int) -> float:
 def measure(within: bool, machines: int, rate: float, seconds: float) -> dict[str, float]:
     """One round."""
     with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o711)
         home, me = Path(folder) / "home", [sys.executable, __file__]
         service = subprocess.Popen(
             [*me, "--role", "within" if within else "apart", "--home", str(home)], stdin=subprocess.PIPE

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import queue
 import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -14,7 +19,7 @@ from test_tls import company_files
 from fleetmachines import free_port, machines
 from processes import PATIENCE_S, wait_until
 from themis.client.home import read_endpoint
-from themis.machines.agent.identity import token_of
+from themis.machines.agent.identity import read_token, token_of
 
 pytestmark = pytest.mark.slow
 
@@ -77,3 +82,60 @@ def test_machines_dial_the_apis_port_whatever_certificate_the_api_shows(tmp_path
         assert service.process is not None
         open_ports = {port for pid in (service.process.pid, *fleet.gateways()) for port in ports_of(pid)}
         assert open_ports == {int(fleet.address.rpartition(":")[2])}
+
+
+@contextmanager
+def recorded(port: int) -> Iterator[tuple[int, bytearray]]:
+    """A proxy in front of a port that passes on what it gets: its own port, and all bytes of both directions."""
+    heard, found = bytearray(), queue.SimpleQueue[tuple[int, asyncio.AbstractEventLoop, asyncio.Event]]()
+
+    async def passed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            try:
+                while data := await reader.read(1 << 16):
+                    heard.extend(data)
+                    writer.write(data)
+                    await writer.drain()
+            finally:
+                writer.close()
+
+    async def between(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(passed(reader, back), passed(there, writer))
+
+    async def serve() -> None:
+        over = asyncio.Event()
+        async with await asyncio.start_server(between, "127.0.0.1", 0) as server:
+            found.put((server.sockets[0].getsockname()[1], asyncio.get_running_loop(), over))
+            await over.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
+    thread.start()
+    own, loop, over = found.get(timeout=PATIENCE_S)
+    try:
+        yield own, heard
+    finally:
+        loop.call_soon_threadsafe(over.set)
+        thread.join()
+
+
+def test_a_proxy_that_passes_tls_on_is_no_obstacle_and_hears_no_plain_text(tmp_path: Path) -> None:
+    said = "written-by-a-rank"
+    with (
+        daemon(tmp_path / "home", options=("--engine", "fleet")) as service,
+        machines(service.home, tmp_path / "machines") as fleet,
+        recorded(int(fleet.address.rpartition(":")[2])) as (port, heard),
+    ):
+        token = fleet.token()
+        words = ["agent", "join", f"127.0.0.1:{port}", "--token", token, "--name", "m0", "--gpus", "1"]
+        state = fleet.state("m0")
+        assert fleet.command("m0", *words, "--state", str(state), "--root", str(fleet.tasks("m0"))).returncode == 0
+        fleet.start("m0")
+        wait_until(lambda: node(service, "m0") == "up 0", "it serves")
+        with service.client() as client:
+            app = client.run(["sh", "-c", f"echo {said}; sleep 1"]).app
+            assert client.wait(app, timeout_s=PATIENCE_S).state == "completed"
+            wait_until(lambda: said.encode() in b"".join(client.logs(app)), "its output is here")
+        assert len(heard) > 10_000
+        secrets = [read_token(token)[0], token, token_of(state), said, "Hello", "Prepare"]
+        assert not [one for one in secrets if one.encode() in heard]
