@@ -13,22 +13,18 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from themis.errors import InputError
 from themis.machines.agent.channel import ChannelClosed
 from themis.machines.agent.logfile import turned
-from themis.machines.agent.means import AUTO
 from themis.machines.agent.messages import EndNodes, Message, NodeFound, NodeLeaves, NodeLies, Prepare
 from themis.machines.agent.system import clock
-from themis.machines.bundles.copies import Copies
-from themis.machines.bundles.store import Store
-from themis.machines.engines.endings import Pace
 from themis.machines.engines.from_machines import make_place
 from themis.machines.engines.gangs import Out, Send
-from themis.machines.engines.hosts import Host, NodeSettings
-from themis.machines.engines.local import LocalExecutor, log
+from themis.machines.engines.hosts import Host
+from themis.machines.engines.local import LocalExecutor, ignored, log
 from themis.machines.engines.program import Note, Programs
-from themis.machines.engines.renewer import Renewer
 from themis.model.cluster import Machine
 from themis.model.events import Event, Grant, MachineJoined
 
@@ -63,30 +59,10 @@ class BridgedExecutor(LocalExecutor):
         root: Path,
         programs: Programs,
         emit: Callable[[Event], None],
-        note: Callable[[Note], None] = lambda note: None,
-        *,
-        settings: NodeSettings | None = None,
-        pace: Pace | None = None,
-        allow_root: bool = False,
-        containment: str = AUTO,
-        bundles: Store | None = None,
-        copies: Copies | None = None,
-        renewer: Renewer | None = None,
+        note: Callable[[Note], None] = ignored,
+        **how: Any,
     ) -> None:
-        super().__init__(
-            root,
-            (),
-            programs,
-            emit,
-            note,
-            settings=settings,
-            pace=pace,
-            allow_root=allow_root,
-            containment=containment,
-            bundles=bundles,
-            copies=copies,
-            renewer=renewer,
-        )
+        super().__init__(root, (), programs, emit, note, **how)
         self.bridge: subprocess.Popen[bytes] | None = None
         self.found: dict[str, NodeFound] = {}
         """The report of the bridge on each machine, including machines that the scheduler does not know yet."""

@@ -12,18 +12,16 @@ import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from themis.machines.agent.channel import ChannelClosed
-from themis.machines.agent.means import AUTO
 from themis.machines.agent.messages import NodeFound, NodeLeaves, NodeReleased
-from themis.machines.bundles.copies import Copies
-from themis.machines.bundles.store import Store
 from themis.machines.engines.bridged import BridgedExecutor, machine_of
-from themis.machines.engines.endings import Pace
-from themis.machines.engines.hosts import Host, NodeSettings
+from themis.machines.engines.hosts import Host
+from themis.machines.engines.local import ignored
 from themis.machines.engines.members import LISTEN, Members
 from themis.machines.engines.program import Note, Programs
-from themis.machines.engines.renewer import Renewer, socket_file
+from themis.machines.engines.renewer import socket_file
 from themis.model.events import Event, MachineJoined, MachineResized
 
 
@@ -55,30 +53,12 @@ class FleetExecutor(BridgedExecutor):
         root: Path,
         programs: Programs,
         emit: Callable[[Event], None],
-        note: Callable[[Note], None] = lambda note: None,
+        note: Callable[[Note], None] = ignored,
         *,
         fleet: FleetSettings,
-        settings: NodeSettings | None = None,
-        pace: Pace | None = None,
-        allow_root: bool = False,
-        containment: str = AUTO,
-        bundles: Store | None = None,
-        copies: Copies | None = None,
-        renewer: Renewer | None = None,
+        **how: Any,
     ) -> None:
-        super().__init__(
-            root,
-            programs,
-            emit,
-            note,
-            settings=settings,
-            pace=pace,
-            allow_root=allow_root,
-            containment=containment,
-            bundles=bundles,
-            copies=copies,
-            renewer=renewer,
-        )
+        super().__init__(root, programs, emit, note, **how)
         self.fleet = fleet
         self._requested: set[str] = set()
         """Machines whose removal was requested from the scheduler."""

@@ -10,15 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from themis.machines.agent.means import AUTO
-from themis.machines.bundles.copies import Copies
-from themis.machines.bundles.store import Store
 from themis.machines.engines.bridged import BridgedExecutor
-from themis.machines.engines.endings import Pace
-from themis.machines.engines.hosts import NodeSettings
+from themis.machines.engines.local import ignored
 from themis.machines.engines.program import Note, Programs
-from themis.machines.engines.renewer import Renewer, socket_file
+from themis.machines.engines.renewer import socket_file
 from themis.model.events import Event
 
 NODE_ROOT = "/var/tmp/themis"
@@ -49,30 +46,12 @@ class RayExecutor(BridgedExecutor):
         root: Path,
         programs: Programs,
         emit: Callable[[Event], None],
-        note: Callable[[Note], None] = lambda note: None,
+        note: Callable[[Note], None] = ignored,
         *,
         ray: RaySettings,
-        settings: NodeSettings | None = None,
-        pace: Pace | None = None,
-        allow_root: bool = False,
-        containment: str = AUTO,
-        bundles: Store | None = None,
-        copies: Copies | None = None,
-        renewer: Renewer | None = None,
+        **how: Any,
     ) -> None:
-        super().__init__(
-            root,
-            programs,
-            emit,
-            note,
-            settings=settings,
-            pace=pace,
-            allow_root=allow_root,
-            containment=containment,
-            bundles=bundles,
-            copies=copies,
-            renewer=renewer,
-        )
+        super().__init__(root, programs, emit, note, **how)
         self.ray = ray
         self.mirrored = Path(ray.node_root) != self.root / "nodes"
 
