@@ -84,7 +84,7 @@ def load(home: Path, machines: int, rate: float) -> None:
         for n in range(machines):
             members.add_token(str(n), 600.0)
             _, tokens[f"m{n}"] = members.admit(Join(secret=str(n), name=f"m{n}", gpus=1, gpu_type="gpu"), "")
-    context = client_context(Authority.open(authority_folder(home)).pem)
+    context, sent = client_context(Authority.open(authority_folder(home)).pem), [0]
 
     async def machine(name: str, token: str) -> None:
         while True:
@@ -113,6 +113,7 @@ def load(home: Path, machines: int, rate: float) -> None:
                 renewed, n = time.monotonic(), n + 1
                 await frames.send(DATA, line(Renew(sequence=n, heard=n - 1)))
             await frames.send(LOG, piece)
+            sent[0] += len(piece)
             await asyncio.sleep(machines * PIECE / rate)
 
     async def half() -> None:
@@ -124,8 +125,13 @@ def load(home: Path, machines: int, rate: float) -> None:
                 writer.close()
             await asyncio.sleep(1.0)
 
+    async def count() -> None:
+        while True:
+            (home / "sent").write_text(str(sent[0]))
+            await asyncio.sleep(0.2)
+
     async def all_of() -> None:
-        await asyncio.gather(*(machine(*pair) for pair in tokens.items()), *(half() for _ in range(HALF)))
+        await asyncio.gather(count(), *(machine(*pair) for pair in tokens.items()), *(half() for _ in range(HALF)))
 
     asyncio.run(all_of())
 
@@ -158,13 +164,14 @@ def measure(within: bool, machines: int, rate: float, seconds: float) -> dict[st
             calls: list[float] = []
             with Client(home) as client:
                 wait(lambda: sum(node.state == "up" for node in client.nodes()) == machines)
-                began, before = time.monotonic(), cpu_s(service.pid)
+                began, before, bytes_before = time.monotonic(), cpu_s(service.pid), sent_of(home)
                 while time.monotonic() < began + seconds:
                     at = time.monotonic()
                     client.queue()
                     calls.append(1000 * (time.monotonic() - at))
                     time.sleep(0.02)
-                used = (cpu_s(service.pid) - before) / (time.monotonic() - began)
+                took = time.monotonic() - began
+                used, carried = (cpu_s(service.pid) - before) / took, (sent_of(home) - bytes_before) / took / 2**20
                 up = sum(node.state == "up" for node in client.nodes())
         finally:
             for process in filter(None, (loader, service)):
@@ -176,8 +183,16 @@ def measure(within: bool, machines: int, rate: float, seconds: float) -> dict[st
         "p99 ms": calls[int(0.99 * len(calls))],
         "calls": len(calls),
         "CPU s/s": used,
+        "MiB/s": carried,
         "up": up,
     }
+
+
+def sent_of(home: Path) -> int:
+    """Bytes that the machines have sent."""
+    with suppress(OSError, ValueError):
+        return int((home / "sent").read_text())
+    return 0
 
 
 def wait(there: Callable[[], bool]) -> None:
