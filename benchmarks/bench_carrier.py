@@ -60,15 +60,12 @@ def serve(home: Path, *, within: bool) -> None:
 def carry(executor: FleetExecutor) -> None:
     """The gateway's work in this process."""
     settings, fleet = executor.settings, executor.fleet
-    welcome = Welcome(
-        renew_s=settings.renew_s, cache_bytes=settings.cache_bytes, containment=executor.containment, allow_root=False
-    )
     gateway = Gateway(
         socket_file(executor.root),
         fleet.owner,
         Members(fleet.members),
         Authority.open(fleet.authority),
-        welcome,
+        Welcome(options=tuple(executor.agent_options())),
         executor.root / "nodes",
         fleet.token_s,
         settings.log_bytes,

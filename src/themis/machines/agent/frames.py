@@ -25,7 +25,7 @@ CONTROL, DATA, LOG = b"c", b"d", b"l"
 LONGEST = 1 << 20
 """Bytes of a frame. ``FIRST`` : of a frame of someone who is not known yet."""
 FIRST = 1 << 16
-VERSION = 2
+VERSION = 3
 """Version of these frames and messages."""
 _HEAD = struct.Struct(">cI")
 
@@ -74,12 +74,9 @@ class Present:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
-    """Your agent may talk to the arbiter; how it should run."""
+    """Your agent may talk to the arbiter. ``options`` : of ``python -m themis.machines.agent``."""
 
-    renew_s: float
-    cache_bytes: int
-    containment: str
-    allow_root: bool
+    options: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -153,10 +153,7 @@ class Remote:
 
     def _relay(self, welcome: Welcome) -> Relay:
         """The relay, which stays when a connection ends."""
-        options: tuple[str, ...] = ("--renew-s", str(welcome.renew_s), "--cache-bytes", str(welcome.cache_bytes))
-        options += ("--containment", welcome.containment)
-        options += ("--allow-root",) * welcome.allow_root
-        options += ("--notice-s", str(self.notice_s))
+        options = (*welcome.options, "--notice-s", str(self.notice_s))
         if self.relay is None:
             machine = self.machine
             self.relay = Relay(machine.name, machine.root, machine.owner, len(machine.devices), options)

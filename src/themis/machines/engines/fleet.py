@@ -98,13 +98,8 @@ class FleetExecutor(BridgedExecutor):
             str(self.fleet.token_s),
             "--log-bytes",
             str(self.settings.log_bytes),
-            "--renew-s",
-            str(self.settings.renew_s),
-            "--cache-bytes",
-            str(self.settings.cache_bytes),
-            "--containment",
-            self.containment,
-            *["--allow-root"] * self.allow_root,
+            "--",
+            *self.agent_options(),
         ]
 
     def _reported(self, message: NodeFound | NodeLeaves) -> None:

@@ -352,10 +352,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--mirror", required=True, type=Path, help="folder for copies of ranks' logs")
     parser.add_argument("--token-s", type=float, required=True, help="seconds until a machine gets its next token")
     parser.add_argument("--log-bytes", type=int, required=True, help="bound of each rank's log")
-    parser.add_argument("--renew-s", type=float, required=True, help="of agents")
-    parser.add_argument("--cache-bytes", type=int, required=True, help="of agents")
-    parser.add_argument("--containment", required=True, help="of agents")
-    parser.add_argument("--allow-root", action="store_true", help="of agents")
+    parser.add_argument("option", nargs="*", help="for the agents")
     given = parser.parse_args(arguments)
     logging.basicConfig(format="%(asctime)s %(message)s", stream=sys.stderr)
     members = Members(given.members)
@@ -365,12 +362,7 @@ def main(arguments: list[str] | None = None) -> int:
             given.owner,
             members,
             Authority.open(given.authority),
-            Welcome(
-                renew_s=given.renew_s,
-                cache_bytes=given.cache_bytes,
-                containment=given.containment,
-                allow_root=given.allow_root,
-            ),
+            Welcome(options=tuple(given.option)),
             given.mirror,
             given.token_s,
             given.log_bytes,

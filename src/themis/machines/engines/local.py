@@ -578,15 +578,15 @@ class LocalExecutor(Executor):
             "--leave",
             "--connect",
             str(socket_file(self.root)),
-            "--renew-s",
-            str(self.settings.renew_s),
-            "--cache-bytes",
-            str(self.settings.cache_bytes),
-            "--containment",
-            self.containment,
+            *self.agent_options(),
             *(word for device in self.gangs.hosts[n].devices for word in ("--device", device)),
-            *["--allow-root"] * self.allow_root,
         ]
+
+    def agent_options(self) -> list[str]:
+        """Options of the agents on all machines, wherever they are."""
+        settings = self.settings
+        times = ["--renew-s", str(settings.renew_s), "--cache-bytes", str(settings.cache_bytes)]
+        return [*times, "--containment", self.containment, *["--allow-root"] * self.allow_root]
 
     def _revive(self) -> None:
         """Start agents that died, or that were adopted and died since."""

@@ -58,8 +58,6 @@ class RayExecutor(BridgedExecutor):
     def bridge_words(self) -> Sequence[str]:
         """Same as for ``BridgedExecutor``."""
         mirror = ["--mirror", str(self.root / "nodes")] if self.mirrored else []
-        options = ["--renew-s", str(self.settings.renew_s), "--cache-bytes", str(self.settings.cache_bytes)]
-        options += ["--containment", self.containment]
         return [
             "themis.machines.engines.bridge",
             "--connect",
@@ -74,6 +72,5 @@ class RayExecutor(BridgedExecutor):
             "--log-bytes",
             str(self.settings.log_bytes),
             "--",
-            *options,
-            *["--allow-root"] * self.allow_root,
+            *self.agent_options(),
         ]
