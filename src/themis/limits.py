@@ -1,6 +1,7 @@
 """The limits on values that users, machines, agents and files give: one table, and the checks against it.
 
-Every reader checks with ``Number.check``, ``Text.check`` or ``Count.check``, which return the value or raise one sentence.
+A field names its limit: ``steps: Annotated[float, limits.STEPS]``. Pydantic and the reader of machines' messages check it, OpenAPI
+shows it, and the sentence about a wrong value is the same everywhere. ``check`` returns a value or raises that sentence.
 Within these limits no quantity that the core computes overflows, is divided by zero or becomes NaN.
 ``check_json`` bounds depth and size of JSON before it is parsed. The documentation's page on limits is made from this table.
 """
@@ -9,15 +10,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sized
+from collections.abc import Callable, Sized
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from themis.errors import InputError
 
-N = TypeVar("N", int, float)
-S = TypeVar("S", bound=Sized)
+V = TypeVar("V")
 
 LONGEST_S = 10 * 366 * 86400.0
 """Seconds of any duration: ten years."""
@@ -29,8 +29,62 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u20
 _LINE = re.compile(r"[\t\n]")
 
 
+class Limit:
+    """A limit; in ``Annotated``, pydantic checks values with it and has its ends in the JSON Schema."""
+
+    __slots__ = ()
+    name: str
+    what: str
+
+    def problem(self, value: object) -> str:
+        """The predicate of a sentence about a value that is not within the limit; empty for one that is."""
+        raise NotImplementedError
+
+    def ends(self) -> dict[str, Any]:
+        """The limit in JSON Schema."""
+        raise NotImplementedError
+
+    def plain(self, value: Any) -> Any:
+        """A value of the same meaning in the limit's own type."""
+        return value
+
+    def holds(self, value: object) -> bool:
+        """True for a value within the limit."""
+        return not self.problem(value)
+
+    def check(self, value: V, where: str = "") -> V:
+        """The value.
+
+        Parameters
+        ----------
+        where : its place in the input, for the message; by default the limit's name.
+
+        Raises
+        ------
+        InputError : it is not within the limit, or of another type.
+        """
+        if problem := self.problem(value):
+            raise InputError(f"{where or self.name} {problem}.")
+        return value
+
+    def __get_pydantic_core_schema__(self, kind: Any, inner: Callable[[Any], Any]) -> Any:
+        from pydantic_core import PydanticCustomError, core_schema
+
+        def checked(value: Any) -> Any:
+            plain = self.plain(value)
+            if self.problem(plain):
+                raise PydanticCustomError("limit", "{problem}", {"problem": self.problem(value)})
+            return plain
+
+        return core_schema.no_info_before_validator_function(checked, inner(kind))
+
+    def __get_pydantic_json_schema__(self, made: Any, inner: Callable[[Any], Any]) -> Any:
+        about = {"description": self.what} if self.what else {}
+        return {**inner(made), **self.ends(), **about}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Number:
+class Number(Limit):
     """The range of a number.
 
     Attributes
@@ -46,26 +100,21 @@ class Number:
     whole: bool = False
     zero: bool = False
 
-    def holds(self, value: object) -> bool:
-        """True for such a number; bool is none."""
-        if isinstance(value, bool) or not isinstance(value, int if self.whole else (int, float)):
-            return False
-        return self.least <= value <= self.most or (self.zero and value == 0)
+    def problem(self, value: object) -> str:
+        right = isinstance(value, int if self.whole else (int, float)) and not isinstance(value, bool)
+        if right and (self.least <= value <= self.most or (self.zero and value == 0)):  # type: ignore[operator]
+            return ""
+        return f"is {shown(value)}, expected {self.expected}"
 
-    def check(self, value: N, where: str = "") -> N:
-        """The value.
-
-        Parameters
-        ----------
-        where : its place in the input, for the message; by default the limit's name.
-
-        Raises
-        ------
-        InputError : it is out of range, not finite or of another type.
-        """
-        if not self.holds(value):
-            raise InputError(f"{where or self.name} is {shown(value)}, expected {self.expected}.")
-        return value
+    def plain(self, value: Any) -> Any:
+        """2.0 or another library's 2 for the whole number 2, and 2 for the number 2.0."""
+        if isinstance(value, (bool, str)):
+            return value
+        if not self.whole:
+            return float(value) if isinstance(value, int) and abs(value) <= self.most else value
+        if isinstance(value, float):
+            return int(value) if value.is_integer() else value
+        return value.__index__() if hasattr(value, "__index__") else value
 
     @property
     def expected(self) -> str:
@@ -74,9 +123,13 @@ class Number:
         least, most = (f"{end:.0f}" if self.whole else f"{end:.12g}" for end in (self.least, self.most))
         return f"{'0, or ' if self.zero else ''}{kind} from {least} to {most}"
 
+    def ends(self) -> dict[str, Any]:
+        kind = int if self.whole else float
+        return {"minimum": 0 if self.zero else kind(self.least), "maximum": kind(self.most)}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Text:
+class Text(Limit):
     """The length of a text, in characters; ``lines``: it may have tabs and line feeds. ``empty`` : it may be empty."""
 
     name: str
@@ -85,33 +138,16 @@ class Text:
     lines: bool = False
     empty: bool = True
 
-    def holds(self, value: object) -> bool:
-        """True if it is such a text."""
-        try:
-            self.check(value, "it")
-        except InputError:
-            return False
-        return True
-
-    def check(self, value: object, where: str = "") -> str:
-        """The value.
-
-        Raises
-        ------
-        InputError : it is no text, too long, empty where that is not allowed, or not printable.
-        """
-        where = where or self.name
+    def problem(self, value: object) -> str:
         if not isinstance(value, str):
-            raise InputError(f"{where} is {shown(value)}, expected text.")
+            return f"is {shown(value)}, expected text"
         if len(value) > self.longest:
-            raise InputError(f"{where} has {len(value)} characters, expected at most {self.longest}.")
+            return f"has {len(value)} characters, expected at most {self.longest}"
         if not value and not self.empty:
-            raise InputError(f"{where} is empty, expected a text of at most {self.longest} characters.")
+            return f"is empty, expected a text of at most {self.longest} characters"
         if found := CONTROL.search(value) or (None if self.lines else _LINE.search(value)):
-            raise InputError(
-                f"{where} is {shown(value)}, which has the character U+{ord(found[0]):04X}; expected printable text."
-            )
-        return value
+            return f"is {shown(value)}, which has the character U+{ord(found[0]):04X}; expected printable text"
+        return ""
 
     def cut(self, value: str) -> str:
         """The text as it may be shown: other characters than printable ones replaced, cut to its length.
@@ -121,32 +157,36 @@ class Text:
         text = CONTROL.sub("\ufffd", value[: self.longest])
         return text if self.lines else _LINE.sub(" ", text)
 
+    def ends(self) -> dict[str, Any]:
+        return {"maxLength": self.longest} if self.empty else {"minLength": 1, "maxLength": self.longest}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Count:
+class Count(Limit):
     """The length of a list, or of a mapping."""
 
     name: str
     what: str
     most: int
 
-    def check(self, value: S, where: str = "") -> S:
-        """The value.
+    def problem(self, value: object) -> str:
+        size = len(value) if isinstance(value, Sized) and not isinstance(value, str) else 0
+        return f"has {size} entries, expected at most {self.most}" if size > self.most else ""
 
-        Raises
-        ------
-        InputError : it has too many entries.
-        """
-        if len(value) > self.most:
-            raise InputError(f"{where or self.name} has {len(value)} entries, expected at most {self.most}.")
-        return value
+    def ends(self) -> dict[str, Any]:
+        return {"maxItems": self.most}
 
 
 def shown(value: object) -> str:
     """A value for a message: printable, and short however large it is."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**SHOWN:
         return f"a whole number of {value.bit_length()} bits"
-    text = repr(value[: SHOWN + 1] if isinstance(value, (str, bytes, list, tuple)) else value)
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    try:
+        text = repr(value[: SHOWN + 1] if isinstance(value, (str, bytes, list, tuple)) else value)
+    except ValueError:  # Python writes no whole number of thousands of digits
+        text = "a value with a huge number"
     return text if len(text) <= SHOWN + 2 else f"{text[:SHOWN]}..."
 
 
@@ -179,7 +219,9 @@ AT_ONCE = Number(name="at_once", what="concurrent jobs; 0 is no limit", least=0,
 DYNAMIC_REGIMES = Number(
     name="dynamic.regimes", what="regimes of a dynamic job; 0 is the default", least=0, most=1000, whole=True
 )
-RUNG_JOBS = Number(name="rung.jobs", what="jobs that reach a rung", least=1, most=10_000, whole=True)
+TRIALS = Number(name="trials", what="trials of a sweep, or that reach a rung", least=1, most=10_000, whole=True)
+ETA = Number(name="eta", what="trials of a rung of which one is promoted", least=2, most=1000, whole=True)
+SEED = Number(name="seed", what="seed of a sampler", least=0, most=2**63 - 1, whole=True)
 KEEP = Number(name="curve.keep", what="jobs that curve stopping never stops", least=1, most=10_000, whole=True)
 CONFIDENCE = Number(name="curve.confidence", what="confidence of curve stopping", least=0.5, most=1 - 1e-9)
 WARMUP = Number(name="curve.warmup", what="reports before the first forecast", least=4, most=10_000, whole=True)

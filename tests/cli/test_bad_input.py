@@ -53,7 +53,7 @@ CASES = {
     "an unknown cluster": (["-c", "sim-265"], "Did you mean 'sim-256'?"),
     "a cluster shorthand gone wrong": (["-c", "8x4x2"], "is not COUNTxGPUS"),
     "a cluster without machines": (["-c", "no-machines.yaml"], "no-machines.yaml"),
-    "a machine without GPUs": (["-c", "no-gpus.yaml"], "key 'gpus' in machines[0]: got 0"),
+    "a machine without GPUs": (["-c", "no-gpus.yaml"], "machines[0].gpus is 0"),
     "a machine of too many GPUs": (["-c", "1x99999999999"], "has 99999999999 GPUs, expected at most"),
     "a misspelt key of a cluster": (["-c", "typo.yaml"], "Did you mean 'count'?"),
     "a cluster's key given twice": (["-c", "twice.yaml"], "line 2: duplicate key 'gpus'"),

@@ -115,4 +115,4 @@ def test_check_reads_a_script_as_submit_does(tmp_path: Path, capsys: pytest.Capt
     assert capsys.readouterr().out == f"{good} is valid.\n"
     with pytest.raises(typer.Exit):
         check([good, bad])
-    assert "key 'array': got '9-2'" in capsys.readouterr().err
+    assert "array is '9-2'" in capsys.readouterr().err

@@ -7,10 +7,12 @@ from job_texts import faults, job
 
 from themis.client.submit_requests import to_request
 from themis.jobs import build
+from themis.jobs.build import PRIOR_S
 from themis.model.dynamic import Dynamic, Mode
 from themis.model.workload import Regime
 from themis.service.api.submission import read_app
 from themis.service.engine.config import Config
+from themis.traces.profiles.models import DEFAULT_BOOK
 
 PLAIN = "name: a\ncommand: python train.py\nwork: 90 epochs\nbatch: 64\nsteps_per_epoch: 800\n"
 
@@ -49,7 +51,7 @@ def test_a_dynamic_job_comes_over_the_wire_as_it_was_written(keys: str) -> None:
     spec = job(f"dynamic: {{{keys}}}", PLAIN)
     built = build(spec, user="ann")
     (sent,) = built.app.jobs
-    (got,) = read_app(to_request(spec, built), 0.0, Config(), 8, 8).jobs
+    (got,) = read_app(to_request(spec, "ann", PRIOR_S, DEFAULT_BOOK), 0.0, Config(), 8, 8).jobs
     assert got.dynamic == sent.dynamic == spec.dynamic
     assert got.regimes == sent.regimes == spec.regimes
     assert got.steps == 90.0
@@ -63,7 +65,7 @@ def test_a_dynamic_job_comes_over_the_wire_as_it_was_written(keys: str) -> None:
         ("dynamic: {mode: gns, max_batch: 32}", "expected at least the job's batch of 64"),
         ("dynamic: {mode: gns, max_batch: many}", "many"),
         ("dynamic: {mode: gns, max_batch: 128, schedule: 90@64}", "requires mode 'declared'"),
-        ("dynamic: {mode: accordion, max_batch: 128, regimes: 0}", "regimes"),
+        ("dynamic: {mode: accordion, max_batch: 128, regimes: -1}", "regimes"),
         ("dynamic: {mode: declared}", "needs a 'schedule'"),
         ("dynamic: {mode: declared, schedule: 30 epochs}", "such as '30@64 60@128'"),
         ("dynamic: {mode: declared, schedule: 30@64 0@128}", "such as '30@64 60@128'"),

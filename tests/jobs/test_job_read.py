@@ -41,8 +41,8 @@ def test_all_faults_of_all_documents_are_told_with_their_lines() -> None:
     )
     assert [fault.partition(":")[0] for fault in told] == ["line 2", "line 3", "line 7", "line 8"]
     assert "unknown key 'comand'. Did you mean 'command'?" in told[0]
-    assert "key 'gpus': got '8..2', expected a number of GPUs such as 4, or 2..8" in told[1]
-    assert "key 'walltime': got '2x', expected a time such as" in told[2]
+    assert "gpus is '8..2', expected a number of GPUs such as 4, or 2..8" in told[1]
+    assert "walltime is '2x', expected a time such as" in told[2]
     assert "THEMIS_" in told[3]
 
 
@@ -103,7 +103,7 @@ def test_an_unknown_key_is_told_with_what_was_meant(wrong: str, right: str) -> N
         ("name: a\ncommand: x\nstop_signal: [1]", "a signal that the job can handle"),
         ("name: a\ncommand: x\nlaunch: node", "expected one of once, gpu, machine"),
         ("name: a\ncommand: x\nretries: true", "expected a whole number"),
-        ("name: a\ncommand: x\ncpus: -1", "expected a number of at least 0"),
+        ("name: a\ncommand: x\ncpus: -1", "cpus is -1, expected a number from 0 to 100000"),
         ("name: a\ncommand: x\ncpus: .nan", "expected a"),
         ("name: a\ncommand: x\nafter: {b: done}", "ok, any or failed"),
         ("name: a\ncommand: x\nafter: {b: okay}", "not 'okay'. Did you mean 'ok'?"),

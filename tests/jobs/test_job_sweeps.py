@@ -91,7 +91,7 @@ def test_tuners_take_their_parameters_in_epochs() -> None:
     [
         (f"{LR}, budget: 9", "missing key 'trials' in sweep"),
         (f"{LR}, trials: 9", "missing key 'budget' in sweep"),
-        (f"{LR}, budget: 9, trials: 3, sampler: gird", "expected one of 'random', 'grid'"),
+        (f"{LR}, budget: 9, trials: 3, sampler: gird", "expected one of random, grid. Did you mean 'grid'?"),
         (f"{LR}, budget: 9, sampler: grid", "'lr' has [1e-05, 0.1]"),
         (f"{LR}, budget: 9, trials: 9, tuner: halvin", "Did you mean 'halving'?"),
         (

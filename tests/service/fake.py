@@ -15,6 +15,7 @@ from themis.model.events import Command, Event, Grant, JobReached, JobStarted, J
 from themis.model.speed import ProfileBook
 from themis.model.workload import App
 from themis.schema import messages as schema
+from themis.schema.wire import read
 from themis.service.engine.arbiter import IDLE_S, Arbiter
 from themis.service.engine.config import Config
 from themis.service.engine.journal import Journal
@@ -206,14 +207,7 @@ def request(
     **more: Any,
 ) -> Any:
     """A submission of jobs that would sleep."""
-    program = schema.Program(argv=["sleep", "1"], cwd="/tmp", launch=launch)
-    return schema.SubmitRequest(
-        name=name,
-        **{"user": "u", "key": "", **more},
-        jobs=[
-            schema.Job(
-                name=f"j{i}", regimes=[schema.Regime(steps=steps)], gpus_min=gpus[0], gpus_max=gpus[1], program=program
-            )
-            for i in range(jobs)
-        ],
-    )
+    program = {"argv": ["sleep", "1"], "cwd": "/tmp", "launch": launch}
+    job = {"regimes": [{"steps": steps}], "gpus_min": gpus[0], "gpus_max": gpus[1], "program": program}
+    written = {"name": name, "user": "u", **more, "jobs": [{"name": f"j{i}", **job} for i in range(jobs)]}
+    return read(schema.SubmitRequest, written)

@@ -16,6 +16,7 @@ from themis.model.answers import Ask
 from themis.model.events import AgentBid, Allocated, JobsOrdered, JobStopped, MachineFailed, Renew
 from themis.policies.tuning.outside import merge
 from themis.schema import messages as schema
+from themis.schema.wire import changed
 from themis.service.api.submission import submit
 from themis.service.engine.agents import AgentRegistry, Session, TooLate
 from themis.service.engine.wire_bids import Names
@@ -229,7 +230,8 @@ def test_a_malformed_bid_is_refused_at_once_and_another_may_follow(
         offer = scene.offered()
         bad = schema.BidRequest(app=str(scene.app), round=offer.round)
         for gangs, span, kind, anchor, rho in rows:
-            bad.rows.append(schema.BidRow(gangs=gangs, span=span, gpu_type=kind, anchor=anchor, rho=rho))
+            row = schema.BidRow(gangs=gangs, span=span, gpu_type=kind, anchor=anchor, rho=1.0)
+            bad.rows.append(changed(row, rho=rho))
         with pytest.raises(InputError, match=words):
             scene.desk.bid(scene.app, bad)
         w.turn()

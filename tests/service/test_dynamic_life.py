@@ -50,11 +50,8 @@ def test_a_change_of_batch_size_reaches_the_forecast_and_outlives_a_restart(tmp_
 @pytest.mark.parametrize(
     ("dynamic", "said"),
     [
-        (schema.Dynamic(mode="gsn", sizes=DYNAMIC.sizes), "mode of job"),
         (schema.Dynamic(mode="gns"), "expected at least one"),
-        (schema.Dynamic(mode="gns", sizes=[schema.BatchSize(batch=8)]), "steps_per_epoch is 0.0, expected"),
         (schema.Dynamic(mode="gns", sizes=[schema.BatchSize(batch=16, steps_per_epoch=9.0)]), "begins at batch size 8"),
-        (schema.Dynamic(mode="gns", sizes=DYNAMIC.sizes, regimes=-1), "regimes is -1, expected"),
     ],
 )
 def test_what_no_dynamic_job_declares_is_refused(tmp_path: Path, dynamic: schema.Dynamic, said: str) -> None:

@@ -165,10 +165,10 @@ def test_a_node_that_is_cut_off_stops_its_jobs_which_go_on_elsewhere(tmp_path: P
     ("words", "said"),
     [
         ("--address auto", "--address is 'auto', but the engine is local; add --engine ray for a Ray cluster."),
-        ("--engine rya", "key 'engine': got 'rya', expected one of 'local', 'ray'"),
+        ("--engine rya", "engine is 'rya', expected one of 'local', 'ray'"),
         ("--engine ray --adress auto", "No such option: --adress"),
         ("--engine ray --gpus 4", "the machines are Ray's nodes; remove gpus and machines."),
-        ("--engine ray --set node_root=disk", "key 'node_root': got 'disk', expected an absolute path"),
+        ("--engine ray --set node_root=disk", "node_root is 'disk', expected an absolute path"),
     ],
 )
 def test_what_was_mistyped_is_told_in_words(

@@ -113,12 +113,12 @@ def test_a_sweep_is_that_of_a_job_file(tmp_path: Path) -> None:
     ("wrong", "message"),
     [
         ({"command": "python x.py {rate}", "trials": 2}, "sweep: key 'command': unknown placeholder '{rate}'"),
-        ({"budget": "9 weeks"}, "sweep: key 'budget' in sweep: got '9 weeks', expected"),
+        ({"budget": "9 weeks"}, "sweep: sweep.budget is '9 weeks', expected"),
         ({"waltime": "1h"}, "sweep: unknown key 'waltime'. Did you mean 'walltime'?"),
         ({"parameters": {"lr": {1, 2}}}, "sweep: a value cannot be written to a job file"),
         ({"parameters": {"lr": {"uniform": [0, float("inf")]}}}, "sweep: .* expected two numbers"),
-        ({"tuner": "halfing", "trials": 4}, "sweep: key 'tuner' in sweep: got kind 'halfing'"),
-        ({"gpus": (4, 2)}, "sweep: key 'gpus': got '4..2'"),
+        ({"tuner": "halfing", "trials": 4}, "sweep: sweep.tuner.kind is 'halfing'"),
+        ({"gpus": (4, 2)}, "sweep: gpus is '4..2'"),
     ],
 )
 def test_a_wrong_sweep_names_the_key(wrong: dict[str, object], message: str) -> None:
@@ -274,5 +274,5 @@ def test_wrong_gpus_and_variables_are_not_submitted(more: dict[str, object], mes
 
 
 def test_an_option_of_an_adapter_of_another_type_is_named_in_a_sentence() -> None:
-    with pytest.raises(InputError, match=r"the call cannot be sent: retries is \"3\", expected a whole number"):
+    with pytest.raises(InputError, match=r"the call cannot be sent: retries is '3', expected a whole number"):
         request("trials", {"0": ["train"]}, key="", name="a", env={}, gpus=1, hours=1.0, retries="3")

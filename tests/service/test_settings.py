@@ -151,7 +151,7 @@ def test_machines_may_be_a_preset_a_shorthand_or_a_file_beside(tmp_path: Path) -
     [
         ("polcy: fifo", "line 1: unknown key 'polcy'. Did you mean 'policy'?"),
         ("policy: fifa", "line 1: unknown policy 'fifa'. Did you mean 'fifo'?"),
-        ("lease: 0", "line 1: key 'lease': got 0, expected a time"),
+        ("lease: 0", "line 1: lease is 0, expected a time"),
         ("tick: 1h", "lease is 600 s, shorter than tick, 3600 s"),
         ("node_renew: 1m", "node_renew is 60 s, not below node_lease, 30 s"),
         ("engine: rya", "expected one of 'local', 'ray'"),
@@ -160,12 +160,15 @@ def test_machines_may_be_a_preset_a_shorthand_or_a_file_beside(tmp_path: Path) -
             "engine: fleet\ngpus: 2",
             "with the engine fleet, the machines are those that join with `themis agent join`",
         ),
-        ("engine: ray\nnode_root: disk", "line 2: key 'node_root': got 'disk', expected an absolute path"),
+        ("engine: ray\nnode_root: disk", "line 2: node_root is 'disk', expected an absolute path"),
         ("lease_s: 5", "unknown key 'lease_s'. Did you mean 'lease'?"),
         ("gpu: 1", "unknown key 'gpu'. Did you mean 'gpus'?"),
-        ("port: 99999", "key 'port': got 99999, expected a whole number from 0 to 65535."),
+        ("port: 99999", "port is 99999, expected a whole number from 0 to 65535."),
         ("max_message: 4", "expected memory with its unit"),
-        ("max_message: 1 KiB", "got '1 KiB', expected memory with its unit, from 64 KiB to just below 2 GiB"),
+        (
+            "max_message: 1 KiB",
+            "max_message is '1 KiB', expected memory with its unit, from 64 KiB to just below 2 GiB",
+        ),
         ("max_message: 2 GiB", "from 64 KiB to just below 2 GiB"),
         (
             "users: {a: {wight: 2}}",
@@ -173,10 +176,10 @@ def test_machines_may_be_a_preset_a_shorthand_or_a_file_beside(tmp_path: Path) -
         ),
         (
             "users:\n  a: {weight: 0}",
-            "line 2: key 'weight' in users.a: got 0, expected a number from 1e-06 to 1000000.",
+            "line 2: users.a.weight is 0, expected a number from 1e-06 to 1000000.",
         ),
         ("users: {a: {group: b}}\ngroups: {bb: {}}", "key 'group' in users.a: unknown group 'b'. Did you mean 'bb'?"),
-        ("others: {gpus: many}", "key 'gpus' in others: got 'many', expected a whole number from 0 to 1000000000."),
+        ("others: {gpus: many}", "others.gpus is 'many', expected a whole number from 0 to 1000000000."),
         ("machines: demo-23", "unknown cluster 'demo-23'. Did you mean"),
         ("machines: [{gpu: 4}]", "unknown key 'gpu' in machines[0]. Did you mean 'gpus'?"),
         ("machines:\n - {gpus: 1, name: a}\n - {gpus: 1, name: a}", "names machine 'a' twice"),
@@ -194,9 +197,9 @@ def test_every_fault_is_told_with_its_place(tmp_path: Path, text: str, expected:
 
 
 def test_a_fault_of_a_variable_or_an_option_names_it(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"^variable THEMIS_LEASE: key 'lease': got '5x'"):
+    with pytest.raises(InputError, match=r"^variable THEMIS_LEASE: lease is '5x'"):
         load(tmp_path, env={"THEMIS_LEASE": "5x"})
-    with pytest.raises(InputError, match=r"^option unknown_work: key 'unknown_work': got 0"):
+    with pytest.raises(InputError, match=r"^option unknown_work: unknown_work is 0"):
         load(tmp_path, unknown_work="0")
     with pytest.raises(InputError, match=r"unknown setting 'polcy'. Did you mean 'policy'?"):
         load(tmp_path, polcy="fifo")

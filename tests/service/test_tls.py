@@ -695,7 +695,7 @@ def test_files_of_settings_say_what_is_wrong(tmp_path: Path) -> None:
     assert (found.tls, found.tls_names) == ("off", "gpu.example.org, 10.0.0.7")
     assert load(None, {"tls_names": "a.b, c.d"}, {}).tls_names == "a.b, c.d"
     for text, words in (
-        ("tls: maybe", "line 1: key 'tls': got 'maybe'"),
+        ("tls: maybe", "line 1: tls is 'maybe'"),
         ("tls_key: /k.pem", "tls_key is /k.pem, but there is no tls_certificate; give both"),
         ("tls_certificate: c.pem", "expected an absolute path"),
         ("tls_names: 'a b/c'", "expected host names or IP addresses"),

@@ -95,13 +95,13 @@ def run_request(
     program: dict[str, Any] = {"argv": words, "cwd": str(cwd or Path.cwd()), "env": dict(env), "work_is_time": True}
     program |= {"work_unknown": True} if unknown else {}
     program |= {key: value for key, value in more.items() if key in ProgramOptions.__annotations__}
-    job = {
+    job: dict[str, Any] = {
         "name": "job",
-        "model": model,
         "regimes": [{"steps": hours * 3600}],
         "gpus_min": gpus[0],
         "gpus_max": gpus[1],
         "program": program,
     }
+    job |= {"model": model} if model else {}
     rest = {key: value for key, value in more.items() if key not in ProgramOptions.__annotations__}
     return {"name": name or name_of(words), "jobs": [job], **rest}

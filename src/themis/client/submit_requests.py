@@ -22,6 +22,7 @@ from themis.model.speed import ProfileBook
 from themis.model.units import Seconds
 from themis.model.workload import App, CurveStopping, brackets_of
 from themis.schema import messages as schema
+from themis.schema.wire import told
 from themis.traces.profiles.library import every_model
 
 Send = Callable[[str], str]
@@ -99,10 +100,7 @@ def _requests(
     specs = {spec.name: spec for spec in submissions}
     waits = {name: [other.name for other in spec.after if other.name in specs] for name, spec in specs.items()}
     order = TopologicalSorter(waits).static_order()
-    return [
-        to_request(specs[name], build(specs[name], user=user, prior_s=unknown_work_s, book=book), send)
-        for name in order
-    ]
+    return [to_request(specs[name], user, unknown_work_s, book, send) for name in order]
 
 
 def to_submission(
@@ -130,16 +128,25 @@ def to_submission(
         # The text has one line, so its number would say nothing.
         raise InputError(f"{source}: {' '.join(fault.problem for fault in reading.faults)}")
     (spec,) = reading.submissions
-    return with_code([to_request(spec, build(spec, user=user, prior_s=unknown_work_s, book=book), send)])[0]
+    return with_code([to_request(spec, user, unknown_work_s, book, send)])[0]
 
 
-def to_request(spec: Submission, built: Built, send: Send | None = None) -> schema.SubmitRequest:
-    """A built submission as a message; its folder is sent with ``send``.
+def to_request(
+    spec: Submission, user: str, unknown_work_s: Seconds, book: ProfileBook, send: Send | None = None
+) -> schema.SubmitRequest:
+    """A submission as a message; its folder is sent with ``send``.
 
     Raises
     ------
-    InputError : it has a folder to send, and there is no way to send it, or the folder is wrong.
+    InputError : it has a folder to send, and there is no way to send it, or the folder is wrong; what follows from its values, such
+        as its steps, is beyond a limit.
     """
+    built = build(spec, user=user, prior_s=unknown_work_s, book=book)
+    with told(spec.source):
+        return _request(spec, built, send)
+
+
+def _request(spec: Submission, built: Built, send: Send | None) -> schema.SubmitRequest:
     app = built.app
     if spec.send and send is None:
         raise InputError(
@@ -152,7 +159,7 @@ def to_request(spec: Submission, built: Built, send: Send | None = None) -> sche
         weight=app.weight,
         jobs=_jobs(spec, app, built.programs, bundle),
         retries=spec.retries,
-        after=[schema.After(app=other.name, when=str(other.when)) for other in spec.after],
+        after=[schema.After.model_validate({"app": other.name, "when": str(other.when)}) for other in spec.after],
         at_once=spec.at_once,
         walltime_s=spec.walltime_s,
         deadline_s=spec.deadline_s,
@@ -220,4 +227,4 @@ def dynamic_message(dynamic: Dynamic | None) -> schema.Dynamic | None:
     if dynamic is None:
         return None
     sizes = [schema.BatchSize(batch=batch, steps_per_epoch=steps) for batch, steps in dynamic.epoch_steps]
-    return schema.Dynamic(mode=str(dynamic.mode), sizes=sizes, regimes=dynamic.regimes)
+    return schema.Dynamic.model_validate({"mode": str(dynamic.mode), "sizes": sizes, "regimes": dynamic.regimes})

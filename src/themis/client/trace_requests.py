@@ -22,6 +22,7 @@ from themis.model.speed import ProfileBook
 from themis.model.units import Locality
 from themis.model.workload import App, Job, Workload
 from themis.schema import messages as schema
+from themis.schema.wire import told
 from themis.traces.scale import Scale, scale
 from themis.traces.trace_summary import check_fits
 
@@ -93,7 +94,8 @@ def requests_of(
     names = dict(zip((app.name for app in workload.apps), _names(workload.apps)))
     requests = []
     for app in workload.apps:
-        request = _request(app, names[app.name], workload.weight(app), faster, play)
+        with told(f"app {app.name!r}"):
+            request = _request(app, names[app.name], workload.weight(app), faster, play)
         for job, message in zip(app.jobs, request.jobs):
             argv = _filled(words, app, job) if words else _stand_in(job, book, types, most, play)
             message.program = schema.Program(argv=argv, cwd=play.folder, launch="machine")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
 
-from themis.jobs.file_errors import did_you_mean
+from themis.faults import did_you_mean
 from themis.jobs.spec import After, Submission, When
 
 

@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from themis import limits
-from themis.jobs.file_errors import Findings, Written, reads
+from themis.faults import reads
+from themis.jobs.file_errors import Findings, Written
 from themis.model.dynamic import ACCORDION_REGIMES, Dynamic, Mode, climb
 from themis.model.workload import Regime
 from themis.sizes import Unreadable, Work
@@ -37,10 +38,10 @@ class DynamicText(Written):
         description="`gns` doubles the batch size step by step, `accordion` alternates between the smallest and the "
         "largest, `declared` follows `schedule`, `static` never changes"
     )
-    max_batch: Annotated[int, Field(ge=1, le=limits.BATCH.most)] | None = Field(
+    max_batch: Annotated[int, limits.BATCH] | None = Field(
         default=None, description="largest global batch size; required for `gns` and `accordion`"
     )
-    regimes: Annotated[int, Field(ge=1, le=limits.DYNAMIC_REGIMES.most)] = Field(
+    regimes: Annotated[int, limits.DYNAMIC_REGIMES] = Field(
         default=ACCORDION_REGIMES,
         description="for `accordion`: maximum number of regimes, each with one batch size (6)",
     )

@@ -10,7 +10,8 @@ import json
 import re
 from collections.abc import Collection, Mapping
 
-from themis.jobs.file_errors import Findings, did_you_mean
+from themis.faults import did_you_mean
+from themis.jobs.file_errors import Findings
 from themis.jobs.readers import RESERVED
 from themis.jobs.spec import Submission, Trial, Value
 

@@ -10,8 +10,9 @@ from typing import Any, TypeGuard
 
 from themis import limits, sizes
 from themis.errors import InputError
-from themis.jobs.file_errors import did_you_mean, short
+from themis.faults import did_you_mean
 from themis.jobs.spec import After, When
+from themis.limits import shown
 from themis.machines.agent.messages import NEARLY_URL
 from themis.machines.engines.program import LAUNCHES, MODULE, URL, check_launcher, check_outputs, check_packages
 from themis.sizes import Unreadable
@@ -167,11 +168,11 @@ def variables(value: object) -> dict[str, str]:
         raise Unreadable("a mapping of variable names to values")
     for key, given in value.items():
         if not isinstance(key, str) or not _VARIABLE.fullmatch(key):
-            raise Unreadable(f"names of letters, digits and '_', not {short(key)}")
+            raise Unreadable(f"names of letters, digits and '_', not {shown(key)}")
         if key.startswith(("THEMIS_", "SLURM_")):
-            raise Unreadable(f"no names that begin with THEMIS_ or SLURM_, such as {short(key)}")
+            raise Unreadable(f"no names that begin with THEMIS_ or SLURM_, such as {shown(key)}")
         if not plain(given):
-            raise Unreadable(f"a plain value for {short(key)}")
+            raise Unreadable(f"a plain value for {shown(key)}")
     return value
 
 
@@ -187,7 +188,7 @@ def after(value: object) -> tuple[After, ...]:
     for other, when in given.items():
         if when not in list(When):
             raise Unreadable(
-                f"{expected}, not {short(when)}.{did_you_mean(str(when), [when.value for when in When])}".rstrip(".")
+                f"{expected}, not {shown(when)}.{did_you_mean(str(when), [when.value for when in When])}".rstrip(".")
             )
         out.append(After(name=name(other), when=When(when)))
     return tuple(out)

@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from themis.jobs.file_errors import did_you_mean, short
+from themis.faults import did_you_mean
 from themis.jobs.readers import plain
 from themis.jobs.spec import Trial, Value
+from themis.limits import shown
 from themis.sizes import MOST_JOBS, Unreadable
 
 DIGITS = 6
@@ -71,7 +72,7 @@ def domain(value: object) -> Domain:
         raise Unreadable(DOMAIN)
     ((form, given),) = value.items()
     if form not in FORMS:
-        raise Unreadable(f"{DOMAIN}, not {short(form)}.{did_you_mean(str(form), FORMS)}".rstrip("."))
+        raise Unreadable(f"{DOMAIN}, not {shown(form)}.{did_you_mean(str(form), FORMS)}".rstrip("."))
     if form in ("choice", "grid"):
         return _listed(given, grid=form == "grid")
     return _numbers(form, given)
@@ -139,5 +140,5 @@ def _enumerated(name: str, values: Domain) -> tuple[Value, ...]:
         return values.values
     if not values.whole or values.high - values.low >= MOST_JOBS:
         bounds: Any = [values.low, values.high]
-        raise Unreadable(f"lists or short ranges of whole numbers for the grid sampler; {name!r} has {short(bounds)}")
+        raise Unreadable(f"lists or short ranges of whole numbers for the grid sampler; {name!r} has {shown(bounds)}")
     return tuple(range(int(values.low), int(values.high) + 1))

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from themis.errors import InputError
-from themis.jobs.file_errors import Findings, Written, did_you_mean, short
+from themis.faults import did_you_mean
+from themis.jobs.file_errors import Findings, Written
 from themis.jobs.search_space import points, sample
 from themis.jobs.spec import Trial
 from themis.jobs.written import TUNERS, CurveText, HalvingText, HyperbandText, SweepText
+from themis.limits import shown
 from themis.model.workload import Bag, CurveStopping, Halving, Hyperband, Rung, Tuner, brackets_of
 from themis.policies.tuning.halving import hyperband
 from themis.sizes import MOST_JOBS, Unreadable, Work
@@ -84,7 +86,7 @@ def tuner_text(given: Any, findings: Findings) -> Written | None:
         hint = did_you_mean(kind, TUNERS) if isinstance(kind, str) else ""
         findings.add(
             where,
-            f"key 'tuner' in sweep: got kind {short(kind)}, expected one of {', '.join(TUNERS)}, such as "
+            f"sweep.tuner.kind is {shown(kind)}, expected one of {', '.join(TUNERS)}, such as "
             f"{{kind: halving, eta: 3}}.{hint}",
         )
         return None

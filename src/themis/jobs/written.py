@@ -7,11 +7,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from themis import limits, sizes
+from themis.faults import reads
 from themis.jobs import readers
-from themis.jobs.file_errors import Written, reads
+from themis.jobs.file_errors import Written
 from themis.jobs.search_space import Domain, domain
 from themis.jobs.spec import After
-from themis.sizes import MOST_JOBS, Array, Work
+from themis.sizes import Array, Work
 
 Name = Annotated[str, reads(readers.name)]
 AppName = Annotated[str, reads(readers.app_name)]
@@ -37,7 +38,7 @@ class JobText(Written):
         description="a GPU type, or a list of acceptable ones: `[V100, A100]`, or `{any_of: [V100, A100]}`; all GPUs of a job have "
         "one type (any)",
     )
-    cpus: Annotated[float, Field(ge=0, le=limits.CPUS.most)] = Field(
+    cpus: Annotated[float, limits.CPUS] = Field(
         default=0.0,
         description="CPU cores per GPU; also the job's limit, where the machine supports limits (no request)",
     )
@@ -55,7 +56,7 @@ class JobText(Written):
     walltime: Duration | None = Field(
         default=None, description="maximum run time of one job, over all its attempts: `2h30m` (no limit)"
     )
-    retries: Annotated[int | None, Field(ge=0, le=limits.RETRIES.most)] = Field(
+    retries: Annotated[int, limits.RETRIES] | None = Field(
         default=None,
         description="maximum number of attempts after failures of a job (the service's setting: 2)",
     )
@@ -111,13 +112,13 @@ class JobText(Written):
         default=None,
         description="work of one job: `90000` or `90000 steps`, `90 epochs`, `40 gpu-hours` (estimated, see below)",
     )
-    steps_per_epoch: Annotated[float, Field(ge=limits.EPOCH_STEPS.least, le=limits.EPOCH_STEPS.most)] | None = Field(
+    steps_per_epoch: Annotated[float, limits.EPOCH_STEPS] | None = Field(
         default=None, description="steps per epoch; required if the work is in epochs"
     )
     model: Annotated[str, reads(readers.text)] | None = Field(
         default=None, description="model with a measured speed, such as `ResNet50` (unknown)"
     )
-    batch: Annotated[int, Field(ge=0, le=limits.BATCH.most)] = Field(
+    batch: Annotated[int, limits.BATCH] = Field(
         default=0, description="batch size, if the speed depends on it (the profile's)"
     )
     dynamic: Any = Field(default=None, description="how the batch size changes, see below (it does not)")
@@ -144,14 +145,14 @@ class SweepText(Written):
         min_length=1, description="search space: values by parameter name, see below"
     )
     budget: WorkText = Field(description="work of a trial that is never stopped: `81 epochs`, `90000 steps`")
-    trials: Annotated[int, Field(ge=1, le=MOST_JOBS)] | None = Field(
+    trials: Annotated[int, limits.TRIALS] | None = Field(
         default=None,
         description="number of trials (all combinations of a grid; with Hyperband: the sum over its brackets)",
     )
     sampler: Literal["random", "grid"] = Field(
         default="random", description="`random` samples each trial, `grid` runs all combinations (random)"
     )
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(default=0, description="random seed of the sampler (0)")
+    seed: Annotated[int, limits.SEED] = Field(default=0, description="random seed of the sampler (0)")
     tuner: Any = Field(default=None, description="how trials are stopped early, see below (`batch`: they are not)")
 
 
@@ -164,7 +165,7 @@ class BatchText(Written):
 class RungText(Written):
     """One of ``rungs``."""
 
-    trials: Annotated[int, Field(ge=1, le=MOST_JOBS)] = Field(description="number of trials that reach this rung")
+    trials: Annotated[int, limits.TRIALS] = Field(description="number of trials that reach this rung")
     work: WorkText = Field(description="work of each trial in this rung")
 
 
@@ -172,14 +173,14 @@ class HalvingText(Written):
     """``tuner: {kind: halving}``."""
 
     kind: Literal["halving"] = Field(description="successive halving")
-    eta: Annotated[int, Field(ge=2, le=1000)] = Field(
+    eta: Annotated[int, limits.ETA] = Field(
         default=3, description="one in `eta` trials of a rung is promoted to the next (3)"
     )
     min_work: WorkText | None = Field(
         default=None,
         description="minimum work of a trial (such that the last rung has fewer than `eta` trials)",
     )
-    rungs: Annotated[list[RungText], Field(min_length=1, max_length=limits.RUNGS.most)] | None = Field(
+    rungs: Annotated[list[RungText], Field(min_length=1), limits.RUNGS] | None = Field(
         default=None,
         description="explicit rungs instead of `eta` and `min_work`: `trials` and `work` of each; the work must add up to `budget`",
     )
@@ -190,7 +191,7 @@ class HyperbandText(Written):
 
     kind: Literal["hyperband"] = Field(description="brackets of successive halving that run in parallel")
     min_work: WorkText = Field(description="minimum work of a trial")
-    eta: Annotated[int, Field(ge=2, le=1000)] = Field(
+    eta: Annotated[int, limits.ETA] = Field(
         default=3, description="one in `eta` trials of a rung is promoted to the next (3)"
     )
 
@@ -200,18 +201,16 @@ class CurveText(Written):
 
     kind: Literal["curve"] = Field(description="curve stopping: trials end early by their extrapolated learning curves")
     check: WorkText = Field(description="work between two evaluations of the reported losses")
-    keep: Annotated[int, Field(ge=1, le=MOST_JOBS)] = Field(
+    keep: Annotated[int, limits.KEEP] = Field(
         default=1,
         description="number of trials with the best forecasts, and with the lowest reported losses, that are never stopped (1)",
     )
-    confidence: Annotated[float, Field(ge=0.5, le=limits.CONFIDENCE.most)] = Field(
+    confidence: Annotated[float, limits.CONFIDENCE] = Field(
         default=0.95,
         description="required probability that a trial will not be among the best `keep` before it is stopped (0.95)",
     )
-    warmup: Annotated[int, Field(ge=4, le=limits.WARMUP.most)] = Field(
-        default=4, description="evaluations before the first forecast (4)"
-    )
-    floor: Annotated[float, Field(ge=limits.FLOOR.least, le=limits.FLOOR.most)] | None = Field(
+    warmup: Annotated[int, limits.WARMUP] = Field(default=4, description="evaluations before the first forecast (4)")
+    floor: Annotated[float, limits.FLOOR] | None = Field(
         default=None,
         description="a loss that no trial ends below (0; once a loss below 0 is reported, estimated from the range of the losses)",
     )

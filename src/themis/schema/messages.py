@@ -6,7 +6,6 @@ Requests refuse unknown fields and values of another type; replies ignore fields
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Annotated, Any, Literal
 
@@ -22,11 +21,10 @@ from pydantic import (
     model_validator,
 )
 
-SPECIAL = ("NaN", "Infinity", "-Infinity")
-"""JSON has no numbers for them."""
-INT64_TEXT = "^-?[0-9]{1,19}$"
-NUMBER = {"anyOf": [{"type": "number"}, {"enum": list(SPECIAL)}]}
+from themis import limits
+from themis.limits import Number as Range
 
+INT64_TEXT = "^-?[0-9]{1,19}$"
 
 By = Literal["user", "group", "day", "gpu_type"]
 
@@ -46,53 +44,44 @@ class Request(Message):
     model_config = ConfigDict(extra="forbid")
 
 
-def _whole(given: Any) -> Any:
-    """A whole number that is written as 2.0, or as a number of another library."""
-    if isinstance(given, float):
-        return int(given) if given.is_integer() else given
-    return given if isinstance(given, (bool, str)) or not hasattr(given, "__index__") else given.__index__()
-
-
 def _long(given: Any) -> Any:
     """A whole number of 64 bits, which replies write as text because readers in JavaScript would round it."""
-    return int(given) if isinstance(given, str) and re.fullmatch(INT64_TEXT, given) else _whole(given)
+    return int(given) if isinstance(given, str) and re.fullmatch(INT64_TEXT, given) else given
 
 
-def _real(given: Any) -> Any:
-    if isinstance(given, str) and given in SPECIAL:
-        return float(given)
-    try:
-        return float(given) if isinstance(given, int) and not isinstance(given, bool) else given
-    except OverflowError:
-        return math.inf if given > 0 else -math.inf
+def _count(least: int, most: int) -> Range:
+    return Range(name="number", what="", least=least, most=most, whole=True)
 
 
-Whole = Annotated[int, Field(strict=True, ge=-(2**31), le=2**31 - 1), BeforeValidator(_whole)]
-Whole64 = Annotated[
+Whole = Annotated[int, _count(-(2**31), 2**31 - 1)]
+Count = Annotated[int, _count(0, 2**31 - 1)]
+Most = Annotated[int, _count(0, 1000)]
+Page = Annotated[int, _count(1, 1000)]
+Long = Annotated[
     int,
-    Field(strict=True, ge=-(2**63), le=2**63 - 1),
+    _count(0, 2**63 - 1),
     BeforeValidator(_long),
     WithJsonSchema(
         {
             "anyOf": [
-                {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
-                {"type": "string", "pattern": INT64_TEXT},
+                {"type": "integer", "minimum": 0, "maximum": 2**63 - 1},
+                {"type": "string", "pattern": "^[0-9]{1,19}$"},
             ]
         }
     ),
 ]
-Real = Annotated[float, Field(strict=True), BeforeValidator(_real), WithJsonSchema(NUMBER)]
-Count = Annotated[int, Field(strict=True, ge=0, le=2**31 - 1), BeforeValidator(_whole)]
-Most = Annotated[int, Field(strict=True, ge=0, le=1000), BeforeValidator(_whole)]
-Page = Annotated[int, Field(strict=True, ge=1, le=1000), BeforeValidator(_whole)]
-Number = Annotated[int, Field(strict=True, ge=0, le=2**63 - 1), BeforeValidator(_long)]
-"""Of a record; text too, as the id of an event."""
-Moment = Annotated[float, Field(strict=True, ge=-62_135_510_400.0, le=253_402_128_000.0), BeforeValidator(_real)]
+"""Number of a record or a round; text too, as replies have it."""
+Moment = Annotated[float, Range(name="time", what="", least=-62_135_510_400.0, most=253_402_128_000.0)]
 """Seconds since 1970 of days that calendars have in every time zone: 0001-01-02 to 9999-12-30."""
+Path = Annotated[str, limits.PATH]
+Gpus = Annotated[int, limits.GPUS]
+Steps = Annotated[float, limits.STEPS]
+Batch = Annotated[int, limits.BATCH]
+Rho = Annotated[float, limits.RHO]
 Int64 = Annotated[
     int, PlainSerializer(str, when_used="json"), WithJsonSchema({"type": "string", "pattern": "^-?[0-9]+$"})
 ]
-Figure = Annotated[float, WithJsonSchema(NUMBER)]
+Figure = Annotated[float, WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": ["NaN", "Infinity", "-Infinity"]}]})]
 
 
 class Nothing(Request):
@@ -218,24 +207,24 @@ class AppRef(Request):
 
 class Program(Request):
     argv: list[str] = []  # no shell
-    cwd: str = ""  # absolute
+    cwd: Path = ""  # absolute
     env: dict[str, str] = {}
-    launch: str = (
+    launch: Path = (
         ""  # once (default): one process, on one machine; gpu: a rank for each GPU; machine: one for each machine
     )
-    grace_s: Real | None = None
-    stop_signal: str = ""  # SIGTERM by default
-    checkpoint_dir: str = ""
+    grace_s: Annotated[float, limits.GRACE_S] | None = None
+    stop_signal: Path = ""  # SIGTERM by default
+    checkpoint_dir: Path = ""
     # The job's work is an estimate of time, not the steps that the program counts: it gets no target, its reports of
     # steps are not believed, and it ends when it ends, however long that takes.
     work_is_time: StrictBool = False
     work_unknown: StrictBool = False  # nothing was said about its work; the regimes are an assumption
     # The files that it is sent with, by the SHA-256 of their archive; cwd is then a folder among them, "/" the topmost.
-    bundle: str = ""
-    packages: str = ""  # uv.lock, a requirements file or a conda file, relative to cwd; empty for none
-    modules: list[str] = []  # to load with `module load`
-    launcher: str = ""  # bwrap, apptainer:IMAGE or docker:IMAGE; empty for none
-    checkpoint_url: str = (
+    bundle: Path = ""
+    packages: Path = ""  # uv.lock, a requirements file or a conda file, relative to cwd; empty for none
+    modules: Annotated[list[str], limits.MODULES] = []  # to load with `module load`
+    launcher: Path = ""  # bwrap, apptainer:IMAGE or docker:IMAGE; empty for none
+    checkpoint_url: Path = (
         ""  # where checkpoints are copied: a URL of fsspec, or themis:// for the service; empty for nowhere
     )
     outputs: list[str] = []  # files and folders below cwd that the service keeps; only with a bundle
@@ -246,96 +235,96 @@ class Program(Request):
 
 
 class Regime(Request):
-    steps: Real = 0.0
-    batch: Whole64 = 0
+    steps: Steps
+    batch: Batch = 0
 
 
 class BatchSize(Request):
-    batch: Whole64 = 0
-    steps_per_epoch: Real = 0.0
+    batch: Batch
+    steps_per_epoch: Annotated[float, limits.EPOCH_STEPS]
 
 
 class Dynamic(Request):
     """A dynamic job's declaration (Shockwave): its regimes' steps are epochs."""
 
-    mode: str = ""  # gns | accordion | declared
-    sizes: list[BatchSize] = []  # rising; all that it may use
-    regimes: Whole = 0  # accordion: maximum number of stretches at one size; 0: 6
+    mode: Literal["gns", "accordion", "declared"]
+    sizes: Annotated[list[BatchSize], limits.BATCH_SIZES] = []  # rising; all that it may use
+    regimes: Annotated[int, limits.DYNAMIC_REGIMES] = 0  # accordion: maximum number of stretches at one size; 0: 6
 
 
 class Job(Request):
     name: str = ""
-    model: str = ""  # a profile's name; "generic" (default) makes one step a second on one GPU
-    regimes: list[Regime] = []
-    gpus_min: Whole = 0
-    gpus_max: Whole = 0
-    step_scale: Real | None = None
-    gpu_types: list[str] = []
+    model: Annotated[str, limits.WORD] = "generic"  # a profile's name; "generic" makes one step a second on one GPU
+    regimes: Annotated[list[Regime], limits.REGIMES] = []
+    gpus_min: Gpus = 1
+    gpus_max: Gpus | None = None  # absent: gpus_min
+    step_scale: Annotated[float, limits.STEP_SCALE] | None = None
+    gpu_types: Annotated[list[Annotated[str, limits.WORD]], limits.GPU_TYPES] = []
     program: Program = Field(default_factory=Program)
-    cpus: Real = 0.0  # CPU cores for each GPU; checked against the machines, not enforced; 0 asks for nothing
-    memory: Whole64 = 0  # bytes for each GPU, likewise
+    cpus: Annotated[float, limits.CPUS] = 0.0  # cores for each GPU; checked against the machines, not enforced
+    memory: Annotated[int, limits.MEMORY] = 0  # bytes for each GPU, likewise
     dynamic: Dynamic | None = None
 
 
 class Rung(Request):
-    jobs: Whole = 0
-    steps: Real = 0.0
+    jobs: Annotated[int, limits.TRIALS]
+    steps: Steps
 
 
 class Bracket(Request):
-    rungs: list[Rung] = []
+    rungs: Annotated[list[Rung], limits.RUNGS] = []
 
 
 class Brackets(Request):
     """Successive halving (one bracket) or Hyperband (several)."""
 
-    brackets: list[Bracket] = []
+    brackets: Annotated[list[Bracket], limits.BRACKETS] = []
 
 
 class CurveStopping(Request):
-    check_steps: Real = 0.0
-    keep: Whole = 0
-    confidence: Real = 0.0
-    warmup: Whole = 0
-    floor: Real | None = None  # no loss is below it
+    check_steps: Steps
+    keep: Annotated[int, limits.KEEP]
+    confidence: Annotated[float, limits.CONFIDENCE]
+    warmup: Annotated[int, limits.WARMUP]
+    floor: Annotated[float, limits.FLOOR] | None = None  # no loss is below it
 
 
 class SpeedCurve(Request):
-    gpu_type: str = ""  # "*" for any
-    gpus: list[Whole] = []  # rising
-    steps_per_s: list[Real] = []  # for each of them
+    gpu_type: Annotated[str, limits.WORD]  # "*" for any
+    gpus: Annotated[list[Gpus], limits.SPEED_POINTS]  # rising
+    steps_per_s: list[Annotated[float, limits.SPEED]]  # for each of them
 
 
 class Profile(Request):
     """A model's speed as its submitter knows it; the app's jobs then name no `model`."""
 
-    curves: list[SpeedCurve] = []
-    slowdown: list[Real] = []  # of slot, machine, rack, cross-rack; none: the default
-    checkpoint_s: Real | None = None
+    curves: Annotated[list[SpeedCurve], limits.GPU_TYPES] = []
+    slowdown: list[Annotated[float, limits.SLOWDOWN]] = []  # of slot, machine, rack, cross-rack; none: the default
+    checkpoint_s: Annotated[float, limits.CHECKPOINT_S] | None = None
 
 
 class After(Request):
     """Start once another app of the same user has ended."""
 
     app: str = ""  # number or name
-    when: str = ""  # ok (default): all its jobs did well; failed: it ended otherwise; any
+    when: Literal["ok", "failed", "any"] = "ok"  # ok: all its jobs did well; failed: it ended otherwise
 
 
 class SubmitRequest(Request):
-    key: str = ""  # unique for this submission, chosen by the caller
+    key: Annotated[str, limits.KEY] = ""  # unique for this submission, chosen by the caller
     name: str = ""
     user: str = ""  # empty: the caller; only administrators may name others
-    weight: Real = 0.0  # 0 stands for 1; only administrators may give more than 1
-    jobs: list[Job] = []
+    weight: Annotated[float, limits.WEIGHT] = 1.0  # only administrators may give more than 1
+    jobs: Annotated[list[Job], limits.JOBS] = []
     # none: all jobs run to the end
     brackets: Brackets | None = None
     curve: CurveStopping | None = None
-    retries: Whole | None = None  # failures of one job after which the job is given up
-    deadline_s: Real | None = None  # seconds after the submission
+    retries: Annotated[int, limits.RETRIES] | None = None  # failures of one job after which the job is given up
+    deadline_s: Annotated[float, limits.DEADLINE_S] | None = None  # seconds after the submission
     profile: Profile | None = None
-    after: list[After] = []  # all must be met; if one no longer can be, the app is cancelled
-    walltime_s: Real | None = None  # most time that one job runs, over all its attempts; then it is given up
-    at_once: Whole = 0  # maximum number of concurrent jobs; 0: no limit
+    after: Annotated[list[After], limits.AFTER] = []  # all must be met; if one no longer can be, the app is cancelled
+    walltime_s: Annotated[float, limits.WALLTIME_S] | None = None  # most time of one job, over all its attempts
+    at_once: Annotated[int, limits.AT_ONCE] = 0  # maximum number of concurrent jobs; 0: no limit
 
     @model_validator(mode="after")
     def _one_tuner(self) -> SubmitRequest:
@@ -353,10 +342,10 @@ class SubmitReply(Message):
 class JobFile(Request):
     """A job file (docs/jobs.md)."""
 
-    key: str = ""  # unique for this submission, chosen by the caller
+    key: Annotated[str, limits.KEY] = ""  # unique for this submission, chosen by the caller
     text: str = ""  # YAML, at most 256 KiB
-    source: str = ""  # its name, for messages
-    folder: str = ""  # absolute; `workdir` is relative to it
+    source: Annotated[str, limits.NAMED] = ""  # its name, for messages
+    folder: Path = ""  # absolute; `workdir` is relative to it
     user: str = ""  # empty: the caller; only administrators may name others
     exports: dict[str, str] = {}  # as in Program, for all jobs
     secrets: list[str] = []
@@ -528,7 +517,7 @@ class AppsReply(Message):
 
 class NodeRef(Request):
     node: str = ""
-    deadline_s: Real = 0.0  # for Drain: from now; 0: immediately
+    deadline_s: Annotated[float, limits.DEADLINE_S] = 0.0  # for Drain: from now; 0: immediately
 
 
 class Node(Message):
@@ -755,7 +744,7 @@ class UsersReply(Message):
 
 
 class EventsRequest(Request):
-    after: Number = 0  # number of the last record known
+    after: Long = 0  # number of the last record known
     follow: StrictBool = True  # wait for further records
     limit: Count = 0  # 0: no limit
     user: str = ""  # only what concerns this user's apps; empty: all
@@ -775,7 +764,7 @@ class Record(Message):
 
 class RecordsRequest(Request):
     user: str = ""  # only what concerns this user's apps; empty: all
-    after: Number = 0  # number of the last record known
+    after: Long = 0  # number of the last record known
     limit: Page = 1000
 
 
@@ -838,7 +827,7 @@ class WhatIfRequest(Request):
     add_gpus: list[str] = []  # GPUs that join, as `8` or `8@A100`
     remove: list[str] = []  # GPUs that leave, as `4@V100`, or names of machines
     without: list[str] = []  # numbers or names of apps that are cancelled; users name their own
-    horizon_s: Real = 0.0  # time ahead; 0: seven days
+    horizon_s: Annotated[float, limits.SECONDS] = 0.0  # time ahead; 0: seven days
     simulations: Whole = 0  # of each case, at most 100; 0: 20
     no_arrivals: StrictBool = False  # without further apps, which are otherwise drawn from the history
 
@@ -937,11 +926,11 @@ class OfferedGpus(Message):
 class BidRow(Request):
     """One of several exclusive choices: the app's rho with these gangs in addition to its GPUs."""
 
-    gangs: list[Whole] = []  # GPUs of each; a gang serves one job
+    gangs: Annotated[list[Gpus], limits.GANGS] = []  # GPUs of each; a gang serves one job
     span: str = ""  # how far each gang may reach: machine, rack, anywhere
     gpu_type: str = ""  # type of all its GPUs; may be omitted if the cluster has one type
     anchor: str = ""  # the node (span machine) or rack (span rack) that all gangs must lie in; empty: any
-    rho: Real = 0.0
+    rho: Annotated[float, Range(name="rho", what="", least=0.0, most=1e300)]
 
 
 class Offer(Message):
@@ -988,14 +977,14 @@ class AgentEvent(Message):
 
 class EstimateRequest(Request):
     app: str = ""
-    round: Whole64 = 0
-    rho: Real = 0.0
+    round: Long = 0
+    rho: Rho
 
 
 class BidRequest(Request):
     app: str = ""
-    round: Whole64 = 0
-    rho: Real | None = None  # of winning nothing; else what was estimated, else the service's own
+    round: Long = 0
+    rho: Rho | None = None  # of winning nothing; else what was estimated, else the service's own
     rows: list[BidRow] = []  # at most 64; none: it wants nothing now
     jobs: list[Whole] = []  # which of its waiting jobs should get gangs first, from now on
 

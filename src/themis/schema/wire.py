@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
-from themis.errors import InputError, closest
-from themis.limits import check_json
+from themis.errors import InputError
+from themis.faults import faults_of, keys_of, place, unknown
+from themis.limits import check_json, shown
 from themis.schema import messages
 from themis.schema.messages import Message
 
@@ -70,19 +72,19 @@ def read_object(data: bytes) -> dict[str, Any]:
     except ValueError as error:
         raise InputError(f"the body is not JSON: {error}. Expected a JSON object.") from None
     if not isinstance(value, dict):
-        raise InputError(f"the body is {_short(value)}, expected a JSON object.")
-    if _SURROGATE.search(data) and (place := _half_of_a_pair(value, ())):
-        raise InputError(f"{place} has half of a surrogate pair, expected text that UTF-8 can carry.")
+        raise InputError(f"the body is {shown(value)}, expected a JSON object.")
+    if _SURROGATE.search(data) and (where := _half_of_a_pair(value, ())):
+        raise InputError(f"{where} has half of a surrogate pair, expected text that UTF-8 can carry.")
     return value
 
 
 def _half_of_a_pair(value: Any, at: tuple[int | str, ...]) -> str:
     """Place of the first text that is not UTF-8; empty if there is none."""
     if isinstance(value, str):
-        return "" if value.isascii() or not any("\ud800" <= c <= "\udfff" for c in value) else _place(at)
+        return "" if value.isascii() or not any("\ud800" <= c <= "\udfff" for c in value) else place(at)
     if isinstance(value, dict):
         if any(_half_of_a_pair(name, ("key",)) for name in value):
-            return f"a key of {_place(at) or 'the body'}"
+            return f"a key of {place(at)}"
         value = value.items()
     elif isinstance(value, list):
         value = enumerate(value)
@@ -118,54 +120,20 @@ def read(model: type[M], values: Mapping[str, Any], without: Container[str] = ()
     InputError : a field is unknown, of another type or out of its range; names its place.
     """
     if (twice := next((name for name in values if name in without), None)) is not None:
-        raise InputError(_unknown(model, twice, "", without))
+        raise InputError(unknown(twice, keys_of(model, without)))
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise InputError(_sentence_of(error, model, without)) from None
+        raise InputError(next(faults_of(error, model, without=without))[1]) from None
 
 
-def _sentence_of(error: ValidationError, model: type[Message], without: Container[str] = ()) -> str:
-    """The first problem of values that are no such message."""
-    found = error.errors(include_url=False)[0]
-    loc, how, given = found["loc"], found["type"], found["input"]
-    if how == "extra_forbidden":
-        place = _place(loc[:-1]) if len(loc) > 1 else ""
-        return _unknown(_model_at(model, loc[:-1]), str(loc[-1]), place, without)
-    if how == "value_error":
-        return str(found["ctx"]["error"])
-    if given is None:
-        return f"{_place(loc)} is null, expected {_expected(model, loc)}."
-    if how == "string_unicode":
-        return f"{_place(loc)} is {_short(given)}, which has half of a surrogate pair."
-    if how == "literal_error":
-        known = [word.strip("'") for word in found["ctx"]["expected"].replace(" or ", ", ").split(", ") if word != "''"]
-        return f"{_place(loc)} is {str(given)[:100]!r}, expected one of {', '.join(known)}.{closest(str(given)[:100], known)}"
-    return f"{_place(loc)} is {_short(given)}, expected {_expected(model, loc)}."
-
-
-def _unknown(model: type[BaseModel], name: str, place: str, without: Container[str]) -> str:
-    known = [field for field in model.model_fields if place or field not in without]
-    has = f"It has {', '.join(known)}." if known else "It has none."
-    where = f" in {place}" if place else ""
-    return f"unknown field {name[:100]!r}{where}.{closest(name[:100], known)} {has}"
-
-
-def _place(loc: tuple[int | str, ...]) -> str:
-    out = ""
-    for part in loc:
-        if part == "[key]":
-            return f"a key of {out.rpartition('.')[0]}"
-        out += f"[{part}]" if isinstance(part, int) else f".{part[:100]}" if out else part[:100]
-    return out or "the body"
-
-
-def _model_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> type[BaseModel]:
-    """The message at a place within a message of that kind."""
-    for part in loc:
-        if isinstance(part, str) and part in model.model_fields:
-            model = next(iter(models_in(model.model_fields[part].annotation)), model)
-    return model
+@contextmanager
+def told(source: str) -> Iterator[None]:
+    """Messages are made here; InputError with ``source`` names the first value that one cannot have."""
+    try:
+        yield
+    except ValidationError as error:
+        raise InputError(f"{source}: {next(faults_of(error, Message))[1]}") from None
 
 
 def models_in(annotation: Any) -> list[type[BaseModel]]:
@@ -175,54 +143,12 @@ def models_in(annotation: Any) -> list[type[BaseModel]]:
     return [found for inner in get_args(annotation) for found in models_in(inner)]
 
 
-def _expected(model: type[BaseModel], loc: tuple[int | str, ...]) -> str:
-    """Words for the values that a place may have."""
-    at = _model_at(model, loc[:-1])
-    names = [part for part in loc if isinstance(part, str) and part in at.model_fields]
-    if not names:
-        return "a string" if loc else "an object"
-    one: Schema = given_schema(at)["properties"][names[-1]]
-    one = next(
-        (part for part in one.get("anyOf", ()) if (part.get("type") != "null" and "type" in part) or "$ref" in part),
-        one,
-    )
-    if isinstance(loc[-1], int):
-        one = one.get("items", one)
-        one = next((part for part in one.get("anyOf", ()) if "type" in part), one)
-    elif loc[-1] != names[-1]:  # a value of a map
-        one = one.get("additionalProperties", one)
-    match one.get("type"):
-        case "string":
-            return "a string"
-        case "boolean":
-            return "true or false"
-        case "integer":
-            least, most = one["minimum"], one["maximum"]
-            if least == -most - 1:
-                return f"a whole number of {most.bit_length() + 1} bits"
-            return f"a whole number from {least} to {most}"
-        case "number":
-            if "minimum" in one:
-                return f"a number from {one['minimum']:.12g} to {one['maximum']:.12g}"
-            return "a number"
-        case "array":
-            return "a list"
-        case "object" if "additionalProperties" in one and "properties" not in one:
-            return "an object of strings"
-    return "an object"
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value[:101] if isinstance(value, (str, list)) else value, default=repr)
-    return text if len(text) <= 100 else f"{text[:100]}..."
-
-
 # ---- schemas ---------------------------------------------------------------------------------------------------------
 
 
 @cache
 def given_schema(model: type[BaseModel]) -> Schema:
-    """JSON Schema of a message in a request: every field is optional, unknown fields are refused. Parts are in ``$defs``."""
+    """JSON Schema of a message in a request: unknown fields are refused. Parts are in ``$defs``."""
     made: Schema = _plain(model.model_json_schema(ref_template=_PLACE, mode="validation"))
     return made
 

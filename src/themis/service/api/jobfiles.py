@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from themis.client.submit_requests import text_requests, with_code, with_variables
 from themis.errors import InputError
-from themis.limits import LONGEST_JOB_FILE, NAMED, PATH
+from themis.limits import LONGEST_JOB_FILE
 from themis.schema import messages as schema
 from themis.service.engine.arbiter import Arbiter
 
@@ -23,10 +23,9 @@ def read(arbiter: Arbiter, file: schema.JobFile) -> tuple[list[schema.SubmitRequ
         raise InputError(
             f"the job file has {len(file.text)} characters, expected at most {LONGEST_JOB_FILE}; submit it in parts."
         )
-    PATH.check(file.folder, "folder")
     requests, notes = text_requests(
         file.text,
-        NAMED.check(file.source, "source") or "the job file",
+        file.source or "the job file",
         user=file.user,
         folder=file.folder,
         unknown_work_s=arbiter.config.unknown_work_s,

@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, unquote
 from themis.errors import InputError, ThemisError, UnknownName, closest
 from themis.machines.bundles.store import Incoming, check_name
 from themis.schema import messages as schema
+from themis.schema.described import described
 from themis.schema.messages import Message
 from themis.schema.routes import ADMINS, ANYONE, BYTES, EVENTS, JSON, ROUTES, Route
 from themis.schema.wire import Schema, as_json, given_schema, kind, read, read_object, reference, reply_schema
@@ -149,7 +150,7 @@ def _records(api: Api, request: schema.RecordsRequest) -> schema.RecordsReply:
 HANDLERS: Mapping[str, Callable[..., Any]] = {
     "Health": lambda api, request: _status(api.arbiter.unwell()),
     "Ready": lambda api, request: _status(api.arbiter.unready()),
-    "OpenApi": lambda api, request: described(),
+    "OpenApi": lambda api, request: description(),
     "Metrics": lambda api, request: metrics(api),
     "Bundle": _bundle,
     "Records": _records,
@@ -187,7 +188,7 @@ def _event(message: Message) -> bytes:
 # ---- description -----------------------------------------------------------------------------------------------------
 
 
-def described() -> bytes:
+def description() -> bytes:
     """The description of the API as JSON."""
     return as_json(document()) + b"\n"
 
@@ -199,6 +200,8 @@ def document() -> Schema:
     parts: dict[str, Schema] = {}
     for route in ROUTES:
         paths.setdefault(route.path, {})[route.method.lower()] = _described(route, parts)
+    for name, part in parts.items():
+        parts[name] = {**part, "properties": described(kind(name), part.get("properties", {}))}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -232,7 +235,7 @@ def _described(route: Route, parts: dict[str, Schema]) -> Schema:
     model = kind(route.request)
     given = given_schema(model)
     parts |= given.get("$defs", {})
-    fields: dict[str, Schema] = given.get("properties", {})
+    fields = described(model, given.get("properties", {}))
     body, missing = takes_body(route), (403, 404) if route.missing else (403,) if route.rights == ADMINS else ()
     codes = {*OF_ALL, *(() if route.rights == ANYONE else WITH_TOKEN), *missing, *route.refusals}
     codes |= set(WITH_BODY if body or route.upload else ())

@@ -11,7 +11,6 @@ from themis import limits
 from themis.client.exported import SECRET
 from themis.core.state import State
 from themis.errors import InputError, UnknownName, closest
-from themis.jobs import When
 from themis.jobs.runnable import MOST_TEXT, MOST_TEXTS
 from themis.machines.agent.messages import THROUGH_SERVICE
 from themis.machines.engines.program import Program
@@ -33,7 +32,6 @@ from themis.service.engine.machine_changes import expected
 from themis.service.engine.quarantine import MOST, WINDOW_S
 from themis.service.engine.speed_estimator import own_profile, read_profile
 from themis.traces.profiles.assumed import Assumptions, alone
-from themis.traces.profiles.models import GENERIC
 
 UNKNOWN_GPUS = 1024
 """Largest gang that an elastic job may grow to where nothing is known of the machines."""
@@ -64,14 +62,13 @@ def submit(arbiter: Arbiter, request: schema.SubmitRequest, caller: Caller | Non
     """
     if caller is not None:
         request = _signed(request, caller)
-    limits.KEY.check(request.key, "key")
     # Each user has keys of their own: another user's key does not find an app.
     key = f"{request.user}/{request.key}" if request.key else ""
     if key and (known := arbiter.journal.apps("key = ?", key)):
         return schema.SubmitReply(app=known[0].app, name=known[0].name, layout=layout_of(arbiter.state, known[0]))
     config, state, now = arbiter.config, arbiter.state, arbiter.instant
     _check_room(arbiter, request.user)
-    retries = limits.RETRIES.check(request.retries) if request.retries is not None else config.retries
+    retries = config.retries if request.retries is None else request.retries
     may_come = expected(config, state)
     app = read_app(request, now, config, *_largest_gangs(state, may_come))
     app = replace(app, name=_free_name(app.name, arbiter.journal.has_app))
@@ -136,18 +133,15 @@ def read_app(request: schema.SubmitRequest, now: Seconds, config: Config, gpus: 
         raise Limit(
             f"app {request.name!r} has {len(request.jobs)} jobs, the limit is {config.max_jobs} (max_jobs); submit several apps."
         )
-    limits.JOBS.check(request.jobs, "jobs")
-    weight = limits.WEIGHT.check(request.weight or 1.0)
-    deadline = now + limits.DEADLINE_S.check(request.deadline_s) if request.deadline_s is not None else None
     return App(
         name=request.name,
         user=request.user,
         arrival=now,
         jobs=tuple(_job(job, largest if _launch(job) == "once" else gpus) for job in request.jobs),
         tuner=_tuner(request),
-        weight=weight,
-        deadline=deadline,
-        at_once=limits.AT_ONCE.check(request.at_once),
+        weight=request.weight,
+        deadline=None if request.deadline_s is None else now + request.deadline_s,
+        at_once=request.at_once,
     )
 
 
@@ -202,15 +196,14 @@ def check_machines(arbiter: Arbiter, request: schema.SubmitRequest) -> None:
     """
     have = arbiter.live.per_gpu
     for job in request.jobs:
-        cpus, memory = limits.CPUS.check(job.cpus), limits.MEMORY.check(job.memory)
-        if have and cpus > have.cpus:
+        if have and job.cpus > have.cpus:
             raise InputError(
-                f"job {job.name!r} asks for {cpus:g} CPUs per GPU, the machines have {have.cpus:g} per GPU. Lower cpus, or ask for "
-                "more GPUs."
+                f"job {job.name!r} asks for {job.cpus:g} CPUs per GPU, the machines have {have.cpus:g} per GPU. Lower cpus, or "
+                "ask for more GPUs."
             )
-        if have and memory > have.memory:
+        if have and job.memory > have.memory:
             raise InputError(
-                f"job {job.name!r} asks for {memory / 2**30:.3g} GiB per GPU, the machines have "
+                f"job {job.name!r} asks for {job.memory / 2**30:.3g} GiB per GPU, the machines have "
                 f"{have.memory / 2**30:.3g} GiB per GPU. Lower memory, or ask for more GPUs."
             )
 
@@ -223,10 +216,8 @@ def _check_bundles(arbiter: Arbiter, request: schema.SubmitRequest) -> None:
 
 
 def _options(arbiter: Arbiter, request: schema.SubmitRequest) -> Options:
-    walltime = limits.WALLTIME_S.check(request.walltime_s) if request.walltime_s is not None else None
-    limits.AFTER.check(request.after, "after")
     after = tuple(_after(arbiter, request.user, other) for other in request.after)
-    options = Options(after=after, walltime_s=walltime)
+    options = Options(after=after, walltime_s=request.walltime_s)
     verdict = verdict_of(after, [arbiter.journal.apps("app = ?", app)[0] for app, _ in after])
     if verdict is False:
         raise InputError(
@@ -237,14 +228,11 @@ def _options(arbiter: Arbiter, request: schema.SubmitRequest) -> Options:
 
 def _after(arbiter: Arbiter, user: str, other: schema.After) -> tuple[int, str]:
     """The app of the same user that has this name or number, and how it must have ended."""
-    when = other.when or "ok"
-    if when not in list(When):
-        raise UnknownName("value of after", when[:100], list(When))
     found = arbiter.journal.app_of(user, other.app)
     if found is None:
         mine = arbiter.journal.apps("user = ?", user, last=20)
         raise UnknownName("app of yours to wait for,", other.app[:100], [entry.name for entry in mine])
-    return found, when
+    return found, other.when
 
 
 def _check_room(arbiter: Arbiter, user: str) -> None:
@@ -298,71 +286,40 @@ def _job(job: schema.Job, gpus: int) -> Job:
     name = job.name or "job"
     if not NAME.fullmatch(name):
         raise InputError(f"the name of a job is {name[:100]!r}, expected {WORDS}.")
-    at = f"job {name!r}: "
-    limits.REGIMES.check(job.regimes, f"{at}regimes")
-    scale = limits.STEP_SCALE.check(job.step_scale, f"{at}step_scale") if job.step_scale is not None else 1.0
-    low = limits.GPUS.check(job.gpus_min or 1, f"{at}gpus_min")
-    regimes = tuple(
-        Regime(steps=limits.STEPS.check(r.steps, f"{at}steps"), batch=limits.BATCH.check(r.batch, f"{at}batch"))
-        for r in job.regimes
-    )
-    for kind in limits.GPU_TYPES.check(job.gpu_types, f"{at}gpu_types"):
-        limits.WORD.check(kind, f"{at}gpu_types")
-    most = limits.GPUS.check(job.gpus_max or low, f"{at}gpus_max")
-    if most < low:
-        raise InputError(f"{at}gpus_max is {most}, expected at least gpus_min, which is {low}.")
+    most = job.gpus_max or job.gpus_min
+    if most < job.gpus_min:
+        raise InputError(f"job {name!r}: gpus_max is {most}, expected at least gpus_min, which is {job.gpus_min}.")
     return Job(
         name=name,
-        model=limits.WORD.check(job.model or GENERIC, f"{at}model"),
-        regimes=regimes,
-        gpus_min=low,
+        model=job.model,
+        regimes=tuple(Regime(steps=r.steps, batch=r.batch) for r in job.regimes),
+        gpus_min=job.gpus_min,
         # A gang that may be larger than the cluster is one that may have all of it.
-        gpus_max=max(low, min(most, gpus)),
-        step_scale=scale,
+        gpus_max=max(job.gpus_min, min(most, gpus)),
+        step_scale=1.0 if job.step_scale is None else job.step_scale,
         gpu_types=tuple(job.gpu_types),
-        dynamic=_dynamic(name, job.dynamic) if job.dynamic is not None else None,
+        dynamic=None if job.dynamic is None else _dynamic(job.dynamic),
         one_machine=_launch(job) == "once",
     )
 
 
-def _dynamic(name: str, message: schema.Dynamic) -> Dynamic:
-    at = f"job {name!r}: dynamic."
-    limits.BATCH_SIZES.check(message.sizes, f"{at}sizes")
-    if message.mode not in list(Mode):
-        raise UnknownName(f"mode of job {name}", message.mode, list(Mode))
+def _dynamic(message: schema.Dynamic) -> Dynamic:
     return Dynamic(
         mode=Mode(message.mode),
-        epoch_steps=tuple(
-            (
-                limits.BATCH.check(s.batch, f"{at}batch"),
-                limits.EPOCH_STEPS.check(s.steps_per_epoch, f"{at}steps_per_epoch"),
-            )
-            for s in message.sizes
-        ),
-        regimes=limits.DYNAMIC_REGIMES.check(message.regimes, f"{at}regimes") or ACCORDION_REGIMES,
+        epoch_steps=tuple((size.batch, size.steps_per_epoch) for size in message.sizes),
+        regimes=message.regimes or ACCORDION_REGIMES,
     )
 
 
 def _tuner(request: schema.SubmitRequest) -> Tuner:
     if request.brackets is not None:
         brackets = tuple(
-            Halving(
-                rungs=tuple(
-                    Rung(jobs=limits.RUNG_JOBS.check(r.jobs), steps=limits.STEPS.check(r.steps, "rung.steps"))
-                    for r in limits.RUNGS.check(b.rungs)
-                )
-            )
-            for b in limits.BRACKETS.check(request.brackets.brackets)
+            Halving(rungs=tuple(Rung(jobs=r.jobs, steps=r.steps) for r in bracket.rungs))
+            for bracket in request.brackets.brackets
         )
         return brackets[0] if len(brackets) == 1 else Hyperband(brackets=brackets)
-    if (c := request.curve) is not None:
-        return CurveStopping(
-            check_steps=limits.STEPS.check(c.check_steps, "curve.check_steps"),
-            keep=limits.KEEP.check(c.keep),
-            confidence=limits.CONFIDENCE.check(c.confidence),
-            warmup=limits.WARMUP.check(c.warmup),
-            floor=limits.FLOOR.check(c.floor) if c.floor is not None else None,
-        )
+    if request.curve is not None:
+        return CurveStopping(**request.curve.model_dump())
     return Bag()
 
 
@@ -377,10 +334,6 @@ def _program(job: schema.Job, user: str, config: Config) -> Program:
         *p.outputs,
         *map("=".join, [*p.env.items(), *p.exports.items()]),
     ]
-    at = f"job {job.name!r}: "
-    for name in ("cwd", "checkpoint_dir", "checkpoint_url", "packages", "launch", "stop_signal", "bundle", "launcher"):
-        limits.PATH.check(getattr(p, name), f"{at}{name}")
-    limits.MODULES.check(p.modules, f"{at}modules")
     if "\0" in "".join(texts):
         text = next(text for text in texts if "\0" in text)
         raise InputError(f"job {job.name!r}: {text[:100]!r} contains a NUL byte, which programs cannot receive.")
@@ -398,7 +351,7 @@ def _program(job: schema.Job, user: str, config: Config) -> Program:
         raise InputError(
             f"job {job.name!r} exports {secret[0][:100]}, which may hold a secret; name it in secrets, which are not kept here."
         )
-    grace_s = limits.GRACE_S.check(p.grace_s, f"{at}grace_s") if p.grace_s is not None else config.grace_s
+    grace_s = config.grace_s if p.grace_s is None else p.grace_s
     if grace_s > config.max_grace_s:
         # A job may keep GPUs that are leased to another one for that long.
         raise Limit(

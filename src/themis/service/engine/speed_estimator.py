@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from themis import limits
 from themis.errors import InputError
 from themis.machines.engines.program import Measurement
 from themis.model.events import SpeedMeasured
@@ -145,14 +144,7 @@ def read_profile(name: str, message: schema.Profile) -> Profile:
         raise InputError(
             f"a profile has {len(message.slowdown)} slowdowns, expected 4: slot, machine, rack, cross-rack."
         )
-    a, b, c, d = (limits.SLOWDOWN.check(value) for value in message.slowdown or DEFAULT_SLOWDOWN)
-    for curve in limits.GPU_TYPES.check(message.curves, "profile.curves"):
-        limits.WORD.check(curve.gpu_type, "profile.gpu_type")
-        limits.SPEED_POINTS.check(curve.gpus, "profile.gpus")
-        for gpus in curve.gpus:
-            limits.GPUS.check(gpus, "profile.gpus")
-        for rate in curve.steps_per_s:
-            limits.SPEED.check(rate, "profile.steps_per_s")
+    a, b, c, d = message.slowdown or DEFAULT_SLOWDOWN
     return Profile(
         name=name,
         slowdown=(a, b, c, d),
@@ -161,5 +153,5 @@ def read_profile(name: str, message: schema.Profile) -> Profile:
             (curve.gpu_type, 0): Curve(gpus=tuple(curve.gpus), rate=tuple(curve.steps_per_s))
             for curve in message.curves
         },
-        checkpoint_s=limits.CHECKPOINT_S.check(message.checkpoint_s) if message.checkpoint_s is not None else 7.5,
+        checkpoint_s=7.5 if message.checkpoint_s is None else message.checkpoint_s,
     )

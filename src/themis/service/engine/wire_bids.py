@@ -10,7 +10,6 @@ import numpy as np
 from themis.core.state import State
 from themis.errors import InputError
 from themis.fairness.finish_time import FinishTime
-from themis.limits import GANGS
 from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Locality
 from themis.policies.tuning.app_agent import ROWS
@@ -124,7 +123,7 @@ def _row(row: schema.BidRow, number: int, s: Snapshot, names: Names) -> OutsideR
         what = ("node", "rack")[span - 1]
         anchor = _find(row.anchor, (names.machines, names.racks)[span - 1], f"{where}: anchor, a {what}")
     return OutsideRow(
-        gangs=tuple(GANGS.check(row.gangs, f"{where}: gangs")),
+        gangs=tuple(row.gangs),
         span=int(span),
         gpu_type=kind,
         anchor=anchor,

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from themis.errors import InputError, UnknownName
-from themis.jobs.file_errors import did_you_mean, short
+from themis.faults import did_you_mean
+from themis.limits import shown
 from themis.model.specs import to_fields
 from themis.service.engine.config import NAME, SETTINGS, Config
 from themis.service.engine.machine_changes import host_name
@@ -76,7 +77,7 @@ def _one(name: str, text: str, known: Values, config: Config) -> dict[str, Any]:
 
 def _unknown(name: str, known: Mapping[str, Setting], key: str = "") -> InputError:
     hint = did_you_mean(key or name, known)
-    return InputError(f"unknown setting {short(name)}.{hint} Known: {', '.join(sorted(known))}.")
+    return InputError(f"unknown setting {shown(name)}.{hint} Known: {', '.join(sorted(known))}.")
 
 
 def _value(name: str, found: Setting, text: str) -> Any:
@@ -102,7 +103,7 @@ def _part(at: str, kind: Kind, leaf: str, text: str, known: Values) -> dict[str,
     keys = [*leaves_of(found.kind)]
     if text.lower() not in NONE:
         raise InputError(
-            f"{name} is {short(text)}; expected `{name}.{keys[0]}=50`, another key of the {key} ({', '.join(keys)}), or "
+            f"{name} is {shown(text)}; expected `{name}.{keys[0]}=50`, another key of the {key} ({', '.join(keys)}), or "
             f"`{name}=none`, which removes the {key}."
         )
     if all(known.get(f"{name}.{leaf}") is None for leaf in keys):
@@ -136,13 +137,13 @@ def _in_map(of: Setting, rest: str, text: str, known: Values) -> dict[str, Any]:
         name, _, leaf = rest.partition(".")
     if not leaf:
         raise InputError(
-            f"{of.key}.{name} is {short(text)}; expected `{of.key}.NAME.weight=2`, another key of the {one}, or "
+            f"{of.key}.{name} is {shown(text)}; expected `{of.key}.NAME.weight=2`, another key of the {one}, or "
             f"`{of.key}.NAME=none`, which removes the {one}."
         )
     try:
         NAME.read(name)
     except Unreadable as error:
-        raise InputError(f"setting {of.key}.{rest}: the name is {short(name)}, expected {error}.") from None
+        raise InputError(f"setting {of.key}.{rest}: the name is {shown(name)}, expected {error}.") from None
     found = _part(f"{of.key}.{name}", kind, leaf, text, known)
     group = found.get(f"{of.key}.{name}.group")
     if group is not None and group not in _names(LIVE["groups"], known):
@@ -185,7 +186,7 @@ def _machine(rest: str, text: str, known: Values) -> dict[str, Any]:
     if not leaf:
         if text.lower() not in NONE:
             raise InputError(
-                f"machines.{name} is {short(text)}; expected `machines.{name}.gpus=8`, or `machines.{name}=none`, which removes it."
+                f"machines.{name} is {shown(text)}; expected `machines.{name}.gpus=8`, or `machines.{name}=none`, which removes it."
             )
         if name not in machines:
             raise UnknownName("machine", name, machines)

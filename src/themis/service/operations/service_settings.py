@@ -15,9 +15,10 @@ from pydantic import AfterValidator, Field, create_model
 
 from themis.data_dir import default_home
 from themis.errors import InputError, ThemisError, UnknownName
+from themis.faults import did_you_mean, ended, is_not, named, reads, unknown
 from themis.jobs import check as check_jobs
 from themis.jobs import warnings_of
-from themis.jobs.file_errors import Fault, Findings, Written, did_you_mean, named, raise_first, reads, short
+from themis.jobs.file_errors import Fault, Findings, Written, raise_first
 from themis.jobs.written import JobText
 from themis.limits import read_text
 from themis.model.cluster import Cluster
@@ -95,8 +96,7 @@ def load(path: Path | None, flags: Mapping[str, Any] | None = None, env: Mapping
         if key in SETTINGS and key not in given:
             raise InputError(f"setting {key!r} has nested keys; set it in the settings file instead.")
         if key not in given:
-            hint = did_you_mean(key, keys())
-            raise InputError(f"unknown setting {key!r}.{hint} Known: {', '.join(sorted(keys()))}.")
+            raise InputError(unknown(key, keys(), what="setting"))
     for key, (where, value) in given.items():
         if value is not None:
             overrides[key] = from_text(value)
@@ -152,7 +152,7 @@ def _read(found: Setting, value: Any) -> Any:
             return clusters_of(value)
         read = found.kind.read(value)
     except Unreadable as error:
-        raise InputError(f"key {found.key!r}: got {short(value)}, expected {error}.") from None
+        raise InputError(ended(f"{found.key} {is_not(value, str(error))}")) from None
     if found is SETTINGS["policy"] and (wrong := _unknown_policy(read)):
         raise InputError(wrong)
     return read

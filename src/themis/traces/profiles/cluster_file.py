@@ -17,7 +17,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from themis.errors import ClusterError, InputError, closest
+from themis.errors import ClusterError, InputError
+from themis.faults import faults_of, is_not
 from themis.model.cluster import Cluster, Machine
 from themis.yaml_text import BadYaml, one_document
 
@@ -65,11 +66,11 @@ def read_cluster(path: Path) -> Cluster:
         where = f", line {error.line}" if error.line else ""
         raise ClusterError(f"{path}{where}: {error.problem}.") from None
     if not isinstance(data, dict):
-        raise ClusterError(f"{path}: got {_short(data)}, expected a mapping with the key 'machines'.")
+        raise ClusterError(f"{path}: the file {is_not(data, 'a mapping with the key machines')}.")
     try:
         spec = ClusterFile.model_validate(data)
     except ValidationError as error:
-        raise ClusterError(f"{path}: {_sentence(error)}") from None
+        raise ClusterError(f"{path}: {next(faults_of(error, ClusterFile))[1]}") from None
     return build_cluster(spec, path)
 
 
@@ -95,28 +96,3 @@ def build_cluster(spec: ClusterFile, path: Path) -> Cluster:
         return Cluster(name=spec.name or path.stem, machines=tuple(machines))
     except ClusterError as error:
         raise ClusterError(f"{path}: {error}") from None
-
-
-def _sentence(error: ValidationError) -> str:
-    """The first complaint of pydantic in our words: key, value, expected."""
-    # A misspelt key is also a missing one; the present key is the more useful one to report.
-    first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
-    *parents, last = first["loc"] or ("",)
-    inside = "".join(f"[{p}]" if isinstance(p, int) else f"{'.' if i else ''}{p}" for i, p in enumerate(parents))
-    where = f" in {inside}" if inside else ""
-    kind, value = first["type"], _short(first["input"])
-    if kind == "extra_forbidden":
-        known = list((MachineGroup if parents else ClusterFile).model_fields)
-        return (
-            f"unknown key {last!r}{where}, value {value}.{closest(str(last), known)} Known: {', '.join(sorted(known))}."
-        )
-    if kind == "missing":
-        return f"key {last!r}{where} is missing in {value}."
-    expected = first["msg"].removeprefix("Input should be ").removeprefix("a valid ")
-    key = f"entry {last}" if isinstance(last, int) else f"key {last!r}"
-    return f"{key}{where}: got {value}, expected {expected}."
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
