@@ -21,7 +21,7 @@ MODELS = [JobText, DynamicText, SweepText, HalvingText, RungText, HyperbandText,
 def rows(model: type[BaseModel]) -> str:
     """A model's table: each key with its meaning."""
     return "".join(
-        f"| `{name}` | {field.description}{' **(required)**' if field.is_required() else ''} |\n"
+        f"| `{field.alias or name}` | {field.description}{' **(required)**' if field.is_required() else ''} |\n"
         for name, field in model.model_fields.items()
         if name != "kind"
     )

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from job_texts import faults, job, jobs
 
 from themis.errors import InputError
+from themis.faults import keys_of
 from themis.jobs import After, When, build, check, decide, parse, read_jobs
 from themis.jobs.written import JobText
 from themis.limits import read_text
@@ -306,9 +307,7 @@ VALUES = st.recursive(
     max_leaves=6,
 )
 JOBS = st.fixed_dictionaries({"name": st.just("a"), "command": st.just("x {lr}")}).flatmap(
-    lambda base: st.dictionaries(st.sampled_from(list(JobText.model_fields)), VALUES, max_size=5).map(
-        lambda d: {**base, **d}
-    )
+    lambda base: st.dictionaries(st.sampled_from(keys_of(JobText)), VALUES, max_size=5).map(lambda d: {**base, **d})
 )
 CALM = settings(suppress_health_check=list(HealthCheck), deadline=None, max_examples=100)
 

@@ -20,8 +20,9 @@ from themis.machines.engines.program import Program
 from themis.model.dynamic import Dynamic
 from themis.model.speed import ProfileBook
 from themis.model.units import Seconds
-from themis.model.workload import App, CurveStopping, brackets_of
+from themis.model.workload import App, CurveStopping, Regime, brackets_of
 from themis.schema import messages as schema
+from themis.schema.same import same
 from themis.schema.wire import told
 from themis.traces.profiles.library import every_model
 
@@ -154,15 +155,15 @@ def _request(spec: Submission, built: Built, send: Send | None) -> schema.Submit
         )
     bundle = send(spec.send) if spec.send and send is not None else ""
     request = schema.SubmitRequest(
-        name=app.name,
-        user=app.user,
-        weight=app.weight,
-        jobs=_jobs(spec, app, built.programs, bundle),
-        retries=spec.retries,
-        after=[schema.After.model_validate({"app": other.name, "when": str(other.when)}) for other in spec.after],
-        at_once=spec.at_once,
-        walltime_s=spec.walltime_s,
-        deadline_s=spec.deadline_s,
+        **same(
+            schema.SubmitRequest,
+            spec,
+            name=app.name,
+            user=app.user,
+            weight=app.weight,
+            jobs=_jobs(spec, app, built.programs, bundle),
+            after=[{"app": other.name, "when": str(other.when)} for other in spec.after],
+        )
     )
     tell_tuner(request, app)
     if built.profile is not None:
@@ -181,45 +182,39 @@ def tell_tuner(request: schema.SubmitRequest, app: App) -> None:
         rungs = [[schema.Rung(jobs=r.jobs, steps=r.steps) for r in bracket.rungs] for bracket in brackets]
         request.brackets = schema.Brackets(brackets=[schema.Bracket(rungs=one) for one in rungs])
     if isinstance(app.tuner, CurveStopping):
-        t = app.tuner
-        request.curve = schema.CurveStopping(
-            check_steps=t.check_steps, keep=t.keep, confidence=t.confidence, warmup=t.warmup, floor=t.floor
-        )
+        request.curve = schema.CurveStopping(**same(schema.CurveStopping, app.tuner))
 
 
 def _jobs(spec: Submission, app: App, programs: tuple[Program, ...], bundle: str) -> list[schema.Job]:
+    unknown = spec.work is None and spec.walltime_s is None
     return [
         schema.Job(
-            name=job.name,
-            model=job.model,
-            regimes=[schema.Regime(steps=r.steps, batch=r.batch) for r in job.regimes],
-            gpus_min=job.gpus_min,
-            gpus_max=job.gpus_max,
-            step_scale=job.step_scale,
-            gpu_types=list(job.gpu_types),
-            cpus=spec.cpus,
-            memory=spec.memory,
-            dynamic=dynamic_message(job.dynamic),
-            program=schema.Program(
-                argv=list(p.argv),
-                cwd=inside(p.cwd, spec.send) if bundle else p.cwd,
-                env=dict(p.env),
-                launch=p.launch,
-                grace_s=p.grace_s,
-                stop_signal=p.stop_signal,
-                checkpoint_dir=p.checkpoint_dir,
-                work_is_time=not p.own_steps,
-                work_unknown=spec.work is None and spec.walltime_s is None,
-                bundle=bundle,
-                packages=p.packages,
-                modules=list(p.modules),
-                launcher=p.launcher,
-                checkpoint_url=p.checkpoint_url,
-                outputs=list(p.outputs),
-            ),
+            **same(
+                schema.Job,
+                job,
+                regimes=regimes_of(job.regimes),
+                cpus=spec.cpus,
+                memory=spec.memory,
+                dynamic=dynamic_message(job.dynamic),
+                program=schema.Program(
+                    **same(
+                        schema.Program,
+                        p,
+                        cwd=inside(p.cwd, spec.send) if bundle else p.cwd,
+                        bundle=bundle,
+                        work_is_time=not p.own_steps,
+                        work_unknown=unknown,
+                    )
+                ),
+            )
         )
         for job, p in zip(app.jobs, programs)
     ]
+
+
+def regimes_of(regimes: Iterable[Regime]) -> list[schema.Regime]:
+    """Regimes as messages."""
+    return [schema.Regime(steps=r.steps, batch=r.batch) for r in regimes]
 
 
 def dynamic_message(dynamic: Dynamic | None) -> schema.Dynamic | None:

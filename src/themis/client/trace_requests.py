@@ -15,13 +15,14 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from themis.client.submit_requests import dynamic_message, tell_tuner
+from themis.client.submit_requests import dynamic_message, regimes_of, tell_tuner
 from themis.errors import InputError, closest
 from themis.model.cluster import Cluster, Machine
 from themis.model.speed import ProfileBook
 from themis.model.units import Locality
 from themis.model.workload import App, Job, Workload
 from themis.schema import messages as schema
+from themis.schema.same import same
 from themis.schema.wire import told
 from themis.traces.scale import Scale, scale
 from themis.traces.trace_summary import check_fits
@@ -132,16 +133,9 @@ def _request(app: App, name: str, weight: float, faster: float, play: Play) -> s
 
 
 def _job(job: Job, name: str, faster: float) -> schema.Job:
-    return schema.Job(
-        name=name,
-        model=job.model,
-        regimes=[schema.Regime(steps=r.steps, batch=r.batch) for r in job.expected_regimes],
-        gpus_min=job.gpus_min,
-        gpus_max=job.gpus_max,
-        step_scale=job.step_scale / faster,
-        gpu_types=list(job.gpu_types),
-        dynamic=dynamic_message(job.dynamic),
-    )
+    regimes, dynamic = regimes_of(job.expected_regimes), dynamic_message(job.dynamic)
+    scale = job.step_scale / faster
+    return schema.Job(**same(schema.Job, job, name=name, regimes=regimes, dynamic=dynamic, step_scale=scale))
 
 
 def _stand_in(job: Job, book: ProfileBook, types: Sequence[str], most: int, play: Play) -> list[str]:

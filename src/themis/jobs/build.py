@@ -26,6 +26,7 @@ from themis.machines.engines.program import Program, Programs
 from themis.model.speed import DEFAULT_SLOWDOWN, Curve, Profile, ProfileBook, linear
 from themis.model.units import Float, Seconds
 from themis.model.workload import App, Job, Regime
+from themis.schema.same import same
 from themis.sizes import UNKNOWN_WORK_S
 from themis.traces.profiles.models import DEFAULT_BOOK, GENERIC
 
@@ -170,18 +171,16 @@ def _program(spec: Submission, trial: Trial, system_user: str, own_steps: bool) 
         return text if spec.kind == "job" else place(text, spec.name, trial)
 
     return Program(
-        argv=tuple(map(fill, spec.command)),
-        cwd=spec.workdir,
-        user=system_user,
-        launch=spec.launch,
-        env={key: fill(value) for key, value in spec.env.items()} | parameter_env(spec, trial),
-        grace_s=spec.grace_s,
-        stop_signal=spec.stop_signal,
-        checkpoint_dir=fill(spec.checkpoint_dir),
-        own_steps=own_steps,
-        packages=spec.packages,
-        modules=spec.modules,
-        launcher=spec.launcher,
-        checkpoint_url=fill(spec.checkpoint_url),
-        outputs=tuple(map(fill, spec.outputs)),
+        **same(
+            Program,
+            spec,
+            argv=tuple(map(fill, spec.command)),
+            cwd=spec.workdir,
+            user=system_user,
+            env={key: fill(value) for key, value in spec.env.items()} | parameter_env(spec, trial),
+            checkpoint_dir=fill(spec.checkpoint_dir),
+            checkpoint_url=fill(spec.checkpoint_url),
+            outputs=tuple(map(fill, spec.outputs)),
+            own_steps=own_steps,
+        )
     )

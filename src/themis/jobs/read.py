@@ -24,6 +24,7 @@ from themis.limits import MOST_JOB_VALUES, read_text
 from themis.machines.engines.program import URL
 from themis.model.speed import ProfileBook
 from themis.model.workload import Bag, Tuner
+from themis.schema.same import same
 from themis.traces.profiles.models import DEFAULT_BOOK
 from themis.yaml_text import BadYaml, Document, documents
 
@@ -137,45 +138,25 @@ def _submission(findings: Findings, folder: str, book: ProfileBook) -> Submissio
     if several and saves and len({place(saves, job.name, trial) for trial in trials}) < len(trials):
         saves = posixpath.join(saves, "{index}")
     return Submission(
-        name=job.name,
-        command=job.command,
-        gpus_min=job.gpus[0],
-        gpus_max=job.gpus[1],
-        trials=trials,
-        tuner=tuner,
-        hints=Hints(
-            model=job.model or "",
-            batch=job.batch,
-            speed=job.speed or {},
-            slowdown=job.slowdown,
-            checkpoint_s=job.checkpoint_time,
-        ),
-        kind="sweep" if search else "array" if job.array else "job",
-        gpu_types=job.gpu_types,
-        cpus=job.cpus,
-        memory=job.memory,
-        workdir=workdir,
-        env=job.env,
-        launch=job.launch,
-        grace_s=job.grace,
-        stop_signal=job.stop_signal,
-        checkpoint_dir=saves,
-        checkpoint_url=url,
-        send=send,
-        outputs=job.outputs,
-        packages=job.packages or "",
-        modules=job.modules,
-        launcher=job.launcher or "",
-        walltime_s=job.walltime,
-        retries=job.retries,
-        after=job.after,
-        at_once=job.array.at_once if job.array else 0,
-        work=search.budget if search else job.work,
-        steps_per_epoch=job.steps_per_epoch or 0.0,
-        dynamic=dynamic,
-        regimes=regimes,
-        deadline_s=job.deadline,
-        source=f"{findings.source}, line {document.line(())}",
+        **same(
+            Submission,
+            job,
+            gpus_min=job.gpus[0],
+            gpus_max=job.gpus[1],
+            trials=trials,
+            tuner=tuner,
+            hints=Hints(**same(Hints, job)),
+            kind="sweep" if search else "array" if job.array else "job",
+            workdir=workdir,
+            checkpoint_dir=saves,
+            checkpoint_url=url,
+            send=send,
+            at_once=job.array.at_once if job.array else 0,
+            work=search.budget if search else job.work,
+            dynamic=dynamic,
+            regimes=regimes,
+            source=f"{findings.source}, line {document.line(())}",
+        )
     )
 
 
@@ -223,8 +204,8 @@ def _together(job: JobText, search: SweepText | None, findings: Findings) -> Non
         )
     if job.model and job.speed:
         findings.add(("speed",), "keys 'model' and 'speed' exclude each other; remove one.")
-    for key in ("slowdown", "checkpoint_time"):
-        if getattr(job, key) is not None and not job.speed:
+    for key, given in (("slowdown", job.slowdown), ("checkpoint_time", job.checkpoint_s)):
+        if given is not None and not job.speed:
             findings.add((key,), f"key {key!r} requires the key 'speed'.")
     if job.speed and job.gpu_types and "*" not in job.speed and not set(job.speed) & set(job.gpu_types):
         findings.add(

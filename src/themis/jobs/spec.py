@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -56,7 +56,7 @@ class Hints:
 
     model: str = ""
     batch: int = 0
-    speed: Mapping[str, Mapping[int, float]]
+    speed: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     slowdown: tuple[float, float, float, float] | None = None
     checkpoint_s: Seconds | None = None
 

@@ -53,8 +53,10 @@ class JobText(Written):
     env: Annotated[dict[str, str], reads(readers.variables)] = Field(
         default={}, description="environment variables; names that begin with `THEMIS_` or `SLURM_` are rejected (none)"
     )
-    walltime: Duration | None = Field(
-        default=None, description="maximum run time of one job, over all its attempts: `2h30m` (no limit)"
+    walltime_s: Duration | None = Field(
+        default=None,
+        alias="walltime",
+        description="maximum run time of one job, over all its attempts: `2h30m` (no limit)",
     )
     retries: Annotated[int, limits.RETRIES] | None = Field(
         default=None,
@@ -74,8 +76,8 @@ class JobText(Written):
         description="`once` starts one process that has all GPUs, on one machine; `gpu` a rank on each GPU, `machine` a process on "
         "each machine, for torchrun on several (once)",
     )
-    grace: Annotated[float, reads(readers.zero_or_more)] = Field(
-        default=60.0, description="time between the stop signal and SIGKILL, to save a checkpoint (60s)"
+    grace_s: Annotated[float, reads(readers.zero_or_more)] = Field(
+        default=60.0, alias="grace", description="time between the stop signal and SIGKILL, to save a checkpoint (60s)"
     )
     stop_signal: Annotated[str, reads(readers.stop_signal)] = Field(
         default="SIGTERM", description="signal that stops the job (SIGTERM)"
@@ -130,11 +132,13 @@ class JobText(Written):
         default=None,
         description="with `speed`: divisors of the speed within a slot, a machine, a rack, and across racks ([1, 1, 1.1, 1.3])",
     )
-    checkpoint_time: Annotated[float, reads(readers.zero_or_more)] | None = Field(
-        default=None, description="with `speed`: time to write and read a checkpoint (7.5s)"
+    checkpoint_s: Annotated[float, reads(readers.zero_or_more)] | None = Field(
+        default=None, alias="checkpoint_time", description="with `speed`: time to write and read a checkpoint (7.5s)"
     )
-    deadline: Duration | None = Field(
-        default=None, description="deadline, counted from the submission; used by policies with deadlines (none)"
+    deadline_s: Duration | None = Field(
+        default=None,
+        alias="deadline",
+        description="deadline, counted from the submission; used by policies with deadlines (none)",
     )
 
 

@@ -21,6 +21,7 @@ from themis.model.speed import ANY_TYPE, ProfileBook
 from themis.model.units import Seconds
 from themis.model.workload import App, Bag, CurveStopping, Halving, Hyperband, Job, Regime, Rung, Tuner
 from themis.schema import messages as schema
+from themis.schema.same import same
 from themis.schema.wire import changed
 from themis.service.api.access import NAME, WORDS, Caller, Forbidden
 from themis.service.api.views import layout_of
@@ -290,16 +291,16 @@ def _job(job: schema.Job, gpus: int) -> Job:
     if most < job.gpus_min:
         raise InputError(f"job {name!r}: gpus_max is {most}, expected at least gpus_min, which is {job.gpus_min}.")
     return Job(
-        name=name,
-        model=job.model,
-        regimes=tuple(Regime(steps=r.steps, batch=r.batch) for r in job.regimes),
-        gpus_min=job.gpus_min,
-        # A gang that may be larger than the cluster is one that may have all of it.
-        gpus_max=max(job.gpus_min, min(most, gpus)),
-        step_scale=1.0 if job.step_scale is None else job.step_scale,
-        gpu_types=tuple(job.gpu_types),
-        dynamic=None if job.dynamic is None else _dynamic(job.dynamic),
-        one_machine=_launch(job) == "once",
+        **same(
+            Job,
+            job,
+            name=name,
+            regimes=tuple(Regime(steps=r.steps, batch=r.batch) for r in job.regimes),
+            # A gang that may be larger than the cluster is one that may have all of it.
+            gpus_max=max(job.gpus_min, min(most, gpus)),
+            dynamic=None if job.dynamic is None else _dynamic(job.dynamic),
+            one_machine=_launch(job) == "once",
+        )
     )
 
 
@@ -365,25 +366,19 @@ def _program(job: schema.Job, user: str, config: Config) -> Program:
     if config.engine == "fleet" and config.copy_checkpoints and not (url or p.checkpoint_dir):
         url = THROUGH_SERVICE
     return Program(
-        bundle=p.bundle,
-        packages=p.packages,
-        modules=tuple(p.modules),
-        launcher=p.launcher,
-        checkpoint_url=url,
-        outputs=tuple(p.outputs),
-        exports=dict(p.exports),
-        secrets=tuple(p.secrets),
-        argv=tuple(p.argv),
-        cwd=p.cwd or "/",
-        env=dict(p.env),
-        user="" if config.single_trust else user,
-        launch=_launch(job),
-        grace_s=grace_s,
-        stop_signal=p.stop_signal or "SIGTERM",
-        checkpoint_dir=p.checkpoint_dir,
-        own_steps=not p.work_is_time,
-        cpus=job.cpus,
-        memory=job.memory,
+        **same(
+            Program,
+            p,
+            cwd=p.cwd or "/",
+            user="" if config.single_trust else user,
+            launch=_launch(job),
+            grace_s=grace_s,
+            stop_signal=p.stop_signal or "SIGTERM",
+            checkpoint_url=url,
+            own_steps=not p.work_is_time,
+            cpus=job.cpus,
+            memory=job.memory,
+        )
     )
 
 

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field, create_model
 
 from themis.data_dir import default_home
 from themis.errors import InputError, ThemisError, UnknownName
-from themis.faults import did_you_mean, ended, is_not, named, reads, unknown
+from themis.faults import did_you_mean, ended, is_not, keys_of, named, reads, unknown
 from themis.jobs import check as check_jobs
 from themis.jobs import warnings_of
 from themis.jobs.file_errors import Fault, Findings, Written, raise_first
@@ -203,7 +203,7 @@ def is_settings(text: str) -> bool:
         return False
     if not isinstance(data, dict) or SETTINGS.keys().isdisjoint(data):
         return False
-    names = set(JobText.model_fields) - SETTINGS.keys()
+    names = set(keys_of(JobText)) - SETTINGS.keys()
     strange = [str(key) for key in data if key not in SETTINGS]
     return not any(key in names or named(did_you_mean(key, names | SETTINGS.keys())) in names for key in strange)
 
