@@ -8,6 +8,7 @@ Decision 21.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from copy import copy
 
@@ -82,9 +83,10 @@ class _Ends:
             return end if end - s.now > start_s + EPS or not start_s else 0.0
         if self.step_s:
             return end_of_lease(s.now, s.settings.lease_s, self.step_s)
-        running = s.lease_ends()
-        ends = [*running[running > self.offer.by + EPS].tolist(), *(p.until for p in self.placed)]
-        return min((end for end in ends if end > s.now + start_s + EPS), default=s.now + s.settings.lease_s)
+        after = s.now + start_s + EPS
+        first = min((p.until for p in self.placed if p.until > after), default=math.inf)
+        first = min(first, s.ends.first(max(self.offer.by + EPS, after)))
+        return first if first < math.inf else s.now + s.settings.lease_s
 
 
 def _starts(s: State, intent: Intent, offer: FreeGpus, open_: Bool, taken: set[int]) -> list[WantedGang]:

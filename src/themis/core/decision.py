@@ -182,8 +182,7 @@ class Decider:
         """True if leases expired after ``since`` on which no decision was made yet."""
         if since == self.state.now:
             return False
-        until = self.state.lease_ends()
-        return bool(((until > since + EPS) & (until <= self.state.now + EPS)).any())
+        return self.state.ends.first(since + EPS) <= self.state.now + EPS
 
     def _charge_rounds(self, gangs: list[WantedGang], placed: list[Placed]) -> None:
         """Gangs of time shares that found room count as served until their round ends."""
@@ -223,5 +222,5 @@ class Decider:
             self.out.append(WakeAt(time=time))
 
     def _wake_for_expiry(self) -> None:
-        if (first := self.state.first_end(self.state.now + EPS)) < math.inf:
+        if (first := self.state.ends.first(self.state.now + EPS)) < math.inf:
             self._wake(first)

@@ -73,12 +73,14 @@ def move(jobs: Jobs, j: int, change: JobChange, now: Seconds) -> None:
     InvariantBroken : the change cannot happen in the job's status; with the job's latest changes.
     """
     status = jobs.one.status
-    after = _NEXT[status[j]][change]
+    before = status[j]
+    after = _NEXT[before][change]
     if after < 0:
         raise InvariantBroken(
-            f"job {j} is {Status(status[j]).name.lower()}, so {change.name} cannot happen at {now:g} s; {story(jobs, j)}."
+            f"job {j} is {Status(before).name.lower()}, so {change.name} cannot happen at {now:g} s; {story(jobs, j)}."
         )
     status[j] = after
+    jobs.moved(j, before, after)
     jobs.changes.append((now, j, change))
 
 

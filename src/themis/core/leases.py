@@ -44,13 +44,11 @@ class Leases:
 
         ``tick_s`` : new leases end on its multiples; 0: as placed.
         """
-        s, t = self.state, self.state.jobs
+        s = self.state
         if tick_s or by < s.now:
             end = {until: self._until(until, by, tick_s) for until in {p.until for p in placed}}
             placed = [Placed(p.job, p.gpus, p.seat, end[p.until]) for p in placed]
-        until = t.one.until
-        expiring = [j for j in s.job_gpus if until[j] <= by + EPS]
-        one, holds = t.one, s.job_gpus
+        expiring, holds = s.ends.by(by + EPS), s.job_gpus
         renewals: dict[Seconds, list[int]] = {}
         fresh: list[Placed] = []
         renewed, wanted, seats = set[int](), set[int](), s.job_seat
@@ -67,7 +65,7 @@ class Leases:
             self.revoke(j, "moved" if j in wanted else "expired", RELEASE)
         for end_s, jobs in renewals.items():
             for j in jobs:
-                one.until[j] = end_s
+                s.renew(j, end_s)
             self.out.append(Renew(jobs=tuple(jobs), until=end_s))
         for p in fresh:
             if p.job in holds:
@@ -120,9 +118,8 @@ class Leases:
 
     def extend(self, j: int, until: Seconds) -> None:
         """Extend a lease until then, if that is later than its end."""
-        t = self.state.jobs
-        if until > t.until[j]:
-            t.until[j] = until
+        if until > self.state.jobs.one.until[j]:
+            self.state.renew(j, until)
             self.out.append(Renew(jobs=(j,), until=until))
             self.wake(until)
 

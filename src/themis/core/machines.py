@@ -76,6 +76,8 @@ class Machines:
         self._up = Growing(self.machine_up)
         self._gpu_machine, self._gpu_slot = Growing(self.gpu_machine), Growing(self.gpu_slot)
         self._gpu_there, self._all_there = Growing(self.gpu_there), True
+        self._open: Bool | None = None
+        self._taken: Bool | None = None
         self._gpu_job, self._gpu_occupant = Growing(self.gpu_job), Growing(self.gpu_occupant)
         self._map_gpus()
 
@@ -112,6 +114,7 @@ class Machines:
         self.gpu_there = self._gpu_there.extend(np.ones(gpus, dtype=bool))
         empty = np.full((gpus, SEATS), NONE)
         self.gpu_job, self.gpu_occupant = self._gpu_job.extend(empty), self._gpu_occupant.extend(empty)
+        self._open = self._taken = None
         self._map_gpus()
 
     def _set_size(self, n: int, gpus: int) -> None:
@@ -120,7 +123,7 @@ class Machines:
             self._append_gpus(n, gpus - len(self.gpus_of[n]))
         here = self.gpus_of[n]
         self.gpu_there[here[:gpus]], self.gpu_there[here[gpus:]] = True, False
-        self._all_there = bool(self.gpu_there.all())
+        self._all_there, self._open = bool(self.gpu_there.all()), None
         self.machine_size[n] = gpus
         if not gpus:
             self.removed.add(n)
@@ -146,18 +149,43 @@ class Machines:
 
     def withhold(self, machine: int, gpus: tuple[int, ...], pids: tuple[int, ...], reason: str) -> None:
         """Exactly these GPUs of a machine get no gang from now on."""
+        self._open = None
         self.withheld.pop(machine, None)
         if gpus:
             self.withheld[machine] = (gpus, pids, reason)
 
+    def drain(self, machine: int, until: Seconds | None) -> None:
+        """Nothing more is placed on a machine, whose gangs may stay until then; None: it is an ordinary machine again."""
+        self._open = None
+        self.draining.pop(machine, None)
+        if until is not None:
+            self.draining[machine] = until
+
     def open_gpus(self) -> Bool:
-        """[G], GPUs on which gangs may be placed."""
-        out: Bool = self.open_machines()[self.gpu_machine]
-        if not self._all_there:
-            out &= self.gpu_there
-        for gpus, _, _ in self.withheld.values():
-            out[list(gpus)] = False
-        return out
+        """[G], GPUs on which gangs may be placed; kept until a machine changes, so not to be written to."""
+        if self._open is None:
+            self._open = self.open_machines()[self.gpu_machine]
+            if not self._all_there:
+                self._open &= self.gpu_there
+            for gpus, _, _ in self.withheld.values():
+                self._open[list(gpus)] = False
+            self._open.flags.writeable = False
+        return self._open
+
+    @property
+    def taken(self) -> Bool:
+        """[G], GPUs with a lease or with processes, on either seat; kept up to date by leases and gangs."""
+        if self._taken is None:
+            self._taken = ((self.gpu_job != NONE) | (self.gpu_occupant != NONE)).any(axis=1)
+        return self._taken
+
+    def _retake(self, gpus: Sequence[int]) -> None:
+        """Recompute ``taken`` of GPUs whose seats changed."""
+        if self._taken is None:
+            return
+        taken, leased, on = self._taken.data, self.leased_to, self.occupied_by
+        for g in gpus:
+            taken[g] = leased[g, 0] != NONE or on[g, 0] != NONE or leased[g, 1] != NONE or on[g, 1] != NONE
 
     def check_fits(self, app: App, expected: Sequence[Machine] | None = ()) -> None:
         """Raise ClusterError if one of the app's jobs could never run on the machines known, nor on those that are expected.

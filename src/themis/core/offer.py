@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -32,10 +33,9 @@ class FreeGpus:
     """Jobs whose lease counts as over, rising."""
 
     def __post_init__(self) -> None:
-        s, by = self.state, self.by + EPS
-        until = s.jobs.one.until
-        self.ending = sorted(j for j in s.job_gpus if until[j] <= by)
-        self.free, self.present = free_gpus(s, self.by), s.present()
+        s = self.state
+        self.ending = s.ends.by(self.by + EPS)
+        self.free, self.present = free_gpus(s, self.by, self.ending), s.present()
         self.blocked = np.zeros(0, dtype=np.int64)
         if s.quotas or s.at_once or s.delayed:
             why, _ = quota_limits.blocked(s, self.present)
@@ -68,7 +68,7 @@ class FreeGpus:
 
     def queued(self) -> bool:
         """True if a job waits without a lease."""
-        return bool((self.state.jobs.status[self.present] == WAITING).any())
+        return bool(self.state.jobs.waiting)
 
     def may_run(self, j: int) -> bool:
         """True if there is such a job, and it runs or could."""
@@ -79,7 +79,7 @@ class FreeGpus:
     def wanted(self) -> bool:
         """True if any job could use more GPUs than it holds beyond this offer."""
         t, rows = self.state.jobs, self.present
-        if self.ending and not (self.state.quotas or len(self.blocked)):
+        if (self.ending or t.waiting) and not (self.state.quotas or len(self.blocked)):
             return True
         held = np.where(t.until[rows] > self.by + EPS, t.gpus[rows], 0)
         more = held < t.gpus_max[rows]
@@ -89,10 +89,18 @@ class FreeGpus:
         return bool(more.any())
 
 
-def free_gpus(s: State, by: Seconds) -> Bool:
-    """[G], see ``FreeGpus.free``."""
-    leased = (s.gpu_job != NONE) & (s.jobs.until[s.gpu_job] > by + EPS)
-    stopping = (s.gpu_occupant != NONE) & (s.gpu_occupant != s.gpu_job)
-    taken = leased | stopping
-    free: Bool = s.open_gpus() & ~(taken[:, 0] | taken[:, 1])
+def free_gpus(s: State, by: Seconds, ending: Sequence[int] | None = None) -> Bool:
+    """[G], see ``FreeGpus.free``; ``ending`` : as there, where it is known."""
+    over = s.ends.by(by + EPS) if ending is None else ending
+    open_ = s.open_gpus()
+    free: Bool = open_ & ~s.taken
+    if not over:
+        return free
+    out, may, leased, on, until = free.data, open_.data, s.leased_to, s.occupied_by, s.jobs.one.until
+    for j in over:
+        beside = 1 - s.job_seat[j]
+        for g in s.job_gpus[j]:
+            other, there, neighbour = leased[g, beside], on[g, 1 - beside], on[g, beside]
+            stops = (there not in (j, NONE)) or (neighbour not in (other, NONE))
+            out[g] = may[g] and not stops and (other == NONE or until[other] <= by + EPS)
     return free

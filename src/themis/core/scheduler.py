@@ -450,7 +450,7 @@ class Scheduler(Decider):
             s.quarantined_machines.add(event.machine)
             for j in s.running_on(event.machine):
                 self.leases.revoke(j, "moved", RELEASE)
-            s.draining.pop(event.machine, None)
+            s.drain(event.machine, None)
             reference.advance(s)
             if s.machine_up[event.machine]:
                 s.set_machine_up(event.machine, False)
@@ -487,10 +487,9 @@ class Scheduler(Decider):
     def _machine_draining(self, event: MachineDraining) -> None:
         s = self.state
         s.plan = None
+        s.drain(event.machine, event.until)
         if event.until is None:
-            s.draining.pop(event.machine, None)
             return
-        s.draining[event.machine] = event.until
         for j in s.running_on(event.machine):
             if j in self.leases.held_back:
                 self.leases.revoke(j, "failed", RELEASE)  # it has not started there

@@ -21,7 +21,7 @@ from themis.core.job_lifecycle import GRANT, JobChange, move
 from themis.core.learning import Measured
 from themis.core.machines import Machines
 from themis.core.rounds import Rounds
-from themis.core.tables import ENDED, RUNNING, Apps, Growing, Jobs, Unended, derived, kept
+from themis.core.tables import ENDED, RUNNING, Apps, Growing, Jobs, LeaseEnds, Unended, derived, kept
 from themis.fairness.forecasts.history import History
 from themis.fairness.forecasts.rules import FORECASTER, Forecaster
 from themis.model.answers import RoundPlan
@@ -34,9 +34,6 @@ from themis.model.workload import App, Job, Regime
 
 EPS = 1e-6
 """Seconds below which two instants are one."""
-
-FEW = 100
-"""Number of values up to which a loop is faster than arrays."""
 
 OVERRUN = 0.1
 """Share of its estimated work that is assumed to be left of a job that did all of it and still runs: with no work left
@@ -166,7 +163,8 @@ class State(Machines):
         self.speeds = compile_speeds(self.book, [], (), 1)
         self._worth: dict[tuple[int, int, int, int], tuple[float, float]] = {}
         """``worth`` of gangs that there were, by ``_worth_by``'s speeds; a cache."""
-        self._jobs_left, self._apps_left, self._service = Unended(), Unended(), Growing(np.zeros(0))
+        self._apps_left, self._service = Unended(), Growing(np.zeros(0))
+        self._ends: LeaseEnds | None = None
         self._worth_by = self.speeds
         self._best_gangs: dict[Any, Any] = {}
         """``needs.best_gang`` by kind of job; a cache."""
@@ -174,7 +172,9 @@ class State(Machines):
     def drop_caches(self) -> None:
         """Forget what follows from the tables and was looked up before."""
         self._worth, self._best_gangs = {}, {}
-        self._jobs_left, self._apps_left = Unended(), Unended()
+        self._apps_left = Unended()
+        self.jobs.forget()
+        self._open = self._taken = self._ends = None
 
     @property
     def best_gangs(self) -> dict[Any, Any]:
@@ -218,6 +218,7 @@ class State(Machines):
         """A machine left or rejoined service."""
         change = int(up) - int(self.machine_up[machine])
         self.machine_up[machine] = up
+        self._open = None
         if up:
             self.away.discard(machine)
         self._in_service(int(self.machine_type[machine]), change * int(self.machine_size[machine]))
@@ -230,8 +231,8 @@ class State(Machines):
         gpu_type, before = int(self.machine_type[machine]), int(self.machine_size[machine])
         if not gpus:
             self.set_machine_up(machine, False)
-            self.draining.pop(machine, None)
-            self.withheld.pop(machine, None)
+            self.drain(machine, None)
+            self.withhold(machine, (), (), "")
         self._set_size(machine, gpus)
         if not before and gpus:
             self.machine_up[machine] = False
@@ -396,11 +397,8 @@ class State(Machines):
     # ---- jobs -------------------------------------------------------------------------------------------------------
 
     def present(self) -> Int:
-        """Jobs that wait or run, rising."""
-        status = self.jobs.status
-        rows = self._jobs_left.of(self.jobs, lambda rows: status[rows] != ENDED)
-        out: Int = rows[status[rows] <= RUNNING]
-        return out
+        """Jobs that wait or run, rising; not to be written to."""
+        return self.jobs.present()
 
     def in_reference(self) -> Int:
         """Apps that are served in the reference, rising."""
@@ -448,22 +446,21 @@ class State(Machines):
         out[at, t.gpu_type[held]] += self.now - t.since[held]
         return out
 
-    def lease_ends(self) -> Float:
-        """End of each active lease, in no order: far fewer than all jobs ever."""
-        held = np.fromiter(self.job_gpus, dtype=np.int64, count=len(self.job_gpus))
-        out: Float = self.jobs.until[held]
-        return out
+    @property
+    def ends(self) -> LeaseEnds:
+        """Jobs by the end of their lease."""
+        if self._ends is None:
+            self._ends, until = LeaseEnds(), self.jobs.one.until
+            for j in self.job_gpus:
+                self._ends.put(j, until[j])
+        return self._ends
 
-    def first_end(self, after: Seconds) -> Seconds:
-        """The first end of a lease later than ``after``; infinite without one."""
-        if len(self.job_gpus) > FEW:
-            until = self.lease_ends()
-            return float(until[until > after].min(initial=math.inf))
-        ends, first = self.jobs.one.until, math.inf
-        for j in self.job_gpus:
-            if after < (end := ends[j]) < first:
-                first = end
-        return first
+    def renew(self, j: int, until: Seconds) -> None:
+        """A lease ends then."""
+        ends = self.jobs.one.until
+        self.ends.drop(j, ends[j])
+        self.ends.put(j, until)
+        ends[j] = until
 
     def round_end(self, round_s: Seconds) -> Seconds:
         """End of the round of this instant: see ``units.round_end``."""
@@ -480,6 +477,8 @@ class State(Machines):
         apps.stale[a] = 1
         for g in gpus:
             leased_to[g, seat] = j
+        self._retake(gpus)
+        self.ends.put(j, until)
         self.job_gpus[j], self.job_seat[j] = gpus, seat
         move(self.jobs, j, GRANT, now)
         t.until[j], t.locality[j], t.gpus[j] = until, locality, size
@@ -491,6 +490,7 @@ class State(Machines):
         """Take a running job's lease away because of this change; its service is added up."""
         t, apps, now = self.jobs.one, self.apps.one, self.now
         a, leased_to = t.app[j], self.leased_to
+        self.ends.drop(j, t.until[j])
         gpus, seat = self.job_gpus.pop(j), self.job_seat.pop(j)
         self.sync_app(a)
         apps.leased[a] -= len(gpus)
@@ -502,6 +502,7 @@ class State(Machines):
         self.received[j, t.gpu_type[j]] += held
         for g in gpus:
             leased_to[g, seat] = NONE
+        self._retake(gpus)
         move(self.jobs, j, change, now)
         t.gpus[j], t.until[j], t.since[j] = 0, _NEVER, now
 
@@ -509,6 +510,7 @@ class State(Machines):
         """The job's processes are about to be on these GPUs."""
         for g in gpus:
             self.occupied_by[g, seat] = j
+        self._retake(gpus)
         self.occupied[j] = (gpus, seat)
         self._new_pace(self._partner(j))
 
@@ -518,6 +520,7 @@ class State(Machines):
         for g in gpus:
             self.occupied_by[g, seat] = NONE
         if gpus:
+            self._retake(gpus)
             self._new_pace(self.occupied_by[gpus[0], 1 - seat])
         return gpus
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Callable
 from dataclasses import field
@@ -114,6 +116,48 @@ class Unended:
         if 2 * np.count_nonzero(left) < len(self._rows):
             self._rows = self._rows[left]
         return self._rows
+
+
+class LeaseEnds:
+    """Jobs by the end of their leases, in order: many leases end together, so there are far fewer ends than jobs."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[float, set[int]] = {}
+        self.times: list[float] = []
+
+    def put(self, j: int, until: float) -> None:
+        """A job has a lease that ends then."""
+        if (there := self.jobs.get(until)) is None:
+            self.jobs[until] = {j}
+            insort(self.times, until)
+        else:
+            there.add(j)
+
+    def drop(self, j: int, until: float) -> None:
+        """The lease that ended then is no more."""
+        there = self.jobs[until]
+        there.remove(j)
+        if not there:
+            del self.jobs[until], self.times[bisect_left(self.times, until)]
+
+    def by(self, time: float) -> list[int]:
+        """Jobs whose leases end by then, rising."""
+        out: list[int] = []
+        for until in self.times:
+            if until > time:
+                break
+            out += self.jobs[until]
+        out.sort()
+        return out
+
+    def after(self, time: float) -> list[float]:
+        """Ends later than that, rising."""
+        return self.times[bisect_right(self.times, time) :]
+
+    def first(self, time: float) -> float:
+        """The first end later than that; infinite without one."""
+        at = bisect_right(self.times, time)
+        return self.times[at] if at < len(self.times) else math.inf
 
 
 class Apps(Table):
@@ -284,3 +328,45 @@ class Jobs(Table):
         super().__init__(capacity)
         self.changes: deque[tuple[float, int, IntEnum]] = deque(maxlen=RECENT)
         """The latest changes of statuses, (time, job, change): for messages about faults (``core.job_lifecycle``)."""
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget what follows from the columns and is kept by changes of statuses."""
+        self._left = Unended()
+        self._present: Int | None = None
+        self._waiting: set[int] | None = None
+
+    def extend(self, rows: int) -> slice:
+        """Append rows of jobs, which wait."""
+        out = super().extend(rows)
+        self._present = None
+        if self._waiting is not None:
+            self._waiting.update(range(out.start, out.stop))
+        return out
+
+    def moved(self, j: int, before: int, after: int) -> None:
+        """A job's status changed."""
+        if (before <= RUNNING) is not (after <= RUNNING):
+            self._present = None
+        if self._waiting is not None:
+            if after == WAITING:
+                self._waiting.add(j)
+            else:
+                self._waiting.discard(j)
+
+    def present(self) -> Int:
+        """Jobs that wait or run, rising; kept until one comes or goes, so not to be written to."""
+        if self._present is None:
+            status = self.status
+            rows = self._left.of(self, lambda rows: status[rows] != ENDED)
+            self._present = rows[status[rows] <= RUNNING]
+            self._present.flags.writeable = False
+        return self._present
+
+    @property
+    def waiting(self) -> set[int]:
+        """Jobs that wait."""
+        if self._waiting is None:
+            rows = self.present()
+            self._waiting = set(rows[self.status[rows] == WAITING].tolist())
+        return self._waiting
