@@ -29,6 +29,9 @@ def frozen(state: State) -> bytes:
         elif not isinstance(value, memoryview | Growing | Unended) and name not in (
             "_columns",
             "_best_gangs",
+            "_open",
+            "_taken",
+            "_ends",
         ):  # other views of columns that are fields, and what is computed from columns
             held[name] = value
     return pickle.dumps(held)

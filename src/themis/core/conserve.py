@@ -37,19 +37,22 @@ def left_over(
     if not over and not offer.queued():
         return []
     open_ = offer.free.copy()
+    one = open_.data
     for p in placed:
-        open_[list(p.gpus)] = False
+        for g in p.gpus:
+            one[g] = False
     if not open_.any():
         return []
     stale = stale and intent.round_end is None
-    stays = [j for j in over if open_[list(state.job_gpus[j])].all()]
+    stays = [j for j in over if all(one[g] for g in state.job_gpus[j])]
     ends = _Ends(state, intent, offer, placed)
     out = []
     if stays:
         end = state.now + state.settings.tick_s if stale else ends.after(0.0)
         for j in stays:
             gpus = state.job_gpus[j]
-            open_[list(gpus)] = False
+            for g in gpus:
+                one[g] = False
             out.append(Placed(j, gpus, state.job_seat[j], end))
     if stale or not open_.any():
         return out

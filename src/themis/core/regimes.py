@@ -30,7 +30,13 @@ def set_target(state: State, j: int, target: float) -> None:
 
 
 def _set_regime(state: State, j: int) -> None:
-    t, job, known = state.jobs, state.job_specs[j], state.regimes[j]
+    t, job, known = state.jobs.one, state.job_specs[j], state.regimes[j]
+    if len(known) == 1:
+        # Most jobs: no arrays of one.
+        only = known[0]
+        t.regime[j], t.regime_end[j], t.later[j] = 0, min(only.steps, t.target[j]), 0.0
+        t.serial[j], t.config[j] = serial(state, job, only.batch), state.speeds.index[job.model, only.batch]
+        return
     ends = np.cumsum([r.steps for r in known])
     r = min(int(np.searchsorted(ends, t.done[j] + 1e-9, side="right")), len(ends) - 1)
     serials = [serial(state, job, r.batch) for r in known]
@@ -108,12 +114,15 @@ def remember(state: State, j: int) -> None:
 def isolated_s(state: State, j: int, steps: float) -> Seconds:
     """Seconds of a job's first steps alone on its most GPUs with the best placement, of the fastest type in service."""
     job, known, begin, out = state.job_specs[j], state.regimes[j], 0.0, 0.0
-    rows = np.array([state.speeds.index[job.model, regime.batch] for regime in known])
-    alone = rows_alone(state, rows, np.full(len(rows), j))
-    each = state.speeds.serial[rows].tolist()
-    for regime, one_step, speed in zip(known, each, alone.tolist()):
+    for regime in known:
+        row = state.speeds.index[job.model, regime.batch]
+        # A job that changes its batch size may use types by all of them, and so it is looked up anew.
+        key = "alone", row, int(state.jobs.config[j]), job.gpus_min, job.gpus_max, job.gpu_types
+        speed = None if job.dynamic is not None else state.best_gangs.get(key)
+        if speed is None:
+            speed = state.best_gangs[key] = float(rows_alone(state, np.array([row]), np.array([j]))[0])
         here = min(max(steps - begin, 0.0), regime.steps)
-        out += here * (one_step * job.scale(regime.batch)) / speed
+        out += here * (float(state.speeds.serial[row]) * job.scale(regime.batch)) / speed
         begin += regime.steps
     return out
 

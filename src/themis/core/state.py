@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from themis.core.job_lifecycle import GRANT, JobChange, move
 from themis.core.learning import Measured
 from themis.core.machines import Machines
 from themis.core.rounds import Rounds
-from themis.core.tables import ENDED, RUNNING, Apps, Growing, Jobs, LeaseEnds, Unended, derived, kept
+from themis.core.tables import ENDED, Apps, Growing, Jobs, LeaseEnds, Unended, derived, kept
 from themis.fairness.forecasts.history import History
 from themis.fairness.forecasts.rules import FORECASTER, Forecaster
 from themis.model.answers import RoundPlan
@@ -357,17 +357,12 @@ class State(Machines):
     def averages(self, rows: Int) -> tuple[Float, Float]:
         """(N_avg, R_C) of these apps from their arrival to now; at elapsed 0 the values of this instant."""
         names = ("arrival", "away", "contention_0", "capacity_0", "weight")
-        return self.averages_of({name: getattr(self.apps, name)[rows] for name in names})
+        return self.means.of({name: getattr(self.apps, name)[rows] for name in names})
 
-    def averages_of(self, apps: Mapping[str, Float]) -> tuple[Float, Float]:
-        """``averages`` of apps whose columns were already read."""
-        elapsed = self.now - apps["arrival"] - apps["away"]
-        weight, capacity = self.weight_integral - apps["contention_0"], self.capacity_integral - apps["capacity_0"]
-        fresh = elapsed <= 0
-        if fresh.any():
-            elapsed[fresh], weight[fresh], capacity[fresh] = 1.0, self.weight_in_system, self.capacity
-        weight, capacity = weight / elapsed, capacity / elapsed
-        return np.maximum(weight / apps["weight"], 1e-9), np.maximum(capacity, 1e-9)
+    @property
+    def means(self) -> Means:
+        """``averages`` of apps whose columns were already read, at any later time."""
+        return Means(self.now, self.weight_integral, self.capacity_integral, self.weight_in_system, self.capacity)
 
     def apps_attained(self) -> Float:
         """GPU-seconds that each app has had until now, [all apps ever]."""
@@ -437,14 +432,6 @@ class State(Machines):
         """Steps done by now, extrapolated at the current rate up to the regime's end."""
         t = self.jobs
         return np.minimum(t.done[rows] + t.rate[rows] * (self.now - t.synced[rows]), t.regime_end[rows])
-
-    def received_now(self, rows: Int) -> Float:
-        """[J, K] seconds on each type up to now, running leases included."""
-        t, out = self.jobs, np.take(self.received, rows, axis=0)
-        at = (t.status[rows] == RUNNING).nonzero()[0]
-        held = rows[at]
-        out[at, t.gpu_type[held]] += self.now - t.since[held]
-        return out
 
     @property
     def ends(self) -> LeaseEnds:
@@ -555,6 +542,26 @@ class State(Machines):
         t = self.apps.one
         t.attained[a] += t.leased[a] * (self.now - t.since[a])
         t.since[a] = self.now
+
+
+class Means(NamedTuple):
+    """Sums and integrals over time at an instant, behind N_avg and R_C."""
+
+    now: Seconds
+    weight_integral: float
+    capacity_integral: float
+    weight: float
+    capacity: float
+
+    def of(self, apps: Mapping[str, Float]) -> tuple[Float, Float]:
+        """(N_avg, R_C) of apps with these columns: see ``State.averages``."""
+        elapsed = self.now - apps["arrival"] - apps["away"]
+        weight, capacity = self.weight_integral - apps["contention_0"], self.capacity_integral - apps["capacity_0"]
+        fresh = elapsed <= 0
+        if fresh.any():
+            elapsed[fresh], weight[fresh], capacity[fresh] = 1.0, self.weight, self.capacity
+        weight, capacity = weight / elapsed, capacity / elapsed
+        return np.maximum(weight / apps["weight"], 1e-9), np.maximum(capacity, 1e-9)
 
 
 def not_nothing(left: Float, done: Float) -> Float:

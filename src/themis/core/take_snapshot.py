@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -85,33 +87,13 @@ def take_renewing(
     memo : of earlier snapshots of this state; renewed here.
     """
     memo = Memo() if memo is None else memo
-    table = state.jobs
     job_id = state.present() if present is None else present
     later, room = np.zeros(0, dtype=np.int64), None
     if state.quotas or state.at_once or state.delayed:
         why, room = quota_limits.blocked(state, job_id)
         later, job_id, room = job_id[why == quota_limits.AT_ONCE], job_id[why == 0], room[why == 0]
-    f: dict[str, Float] = {name: getattr(table, name).take(job_id) for name in _JOB_FLOATS}
-    i: dict[str, Int] = {name: getattr(table, name).take(job_id) for name in _JOB_INTS}
-    running = i["status"] == RUNNING
-    held_on = running & (f["until"] > state.now + EPS)
-    job_held = np.where(held_on, i["gpus"], 0)
-    if room is not None:
-        i["gpus_max"] = np.maximum(np.minimum(i["gpus_max"] - job_held, room) + job_held, i["gpus_min"])
-
-    # Ids of jobs rise with those of their apps.
-    first = np.ones(len(job_id), dtype=bool)
-    np.not_equal(i["app"][1:], i["app"][:-1], out=first[1:])
-    ptr = np.append(first.nonzero()[0], len(job_id))
-    app_id, job_app = i["app"][ptr[:-1]], first.cumsum() - 1
-    apps = state.apps
-    af = dict(zip(apps.floats, np.take(apps.f, app_id, axis=1)))
-    ai = dict(zip(apps.ints, np.take(apps.i, app_id, axis=1)))
-    contention, capacity = state.averages_of(af)
+    g = _Gathered(state, job_id, room)
     gpu_free = free_gpus(state, state.now) if free is None else free
-    done = _done(state, f)
-    phase, future = np.take(state.phase, app_id, axis=1), np.take(state.future, app_id, axis=1)
-
     snapshot = Snapshot.of(
         version=state.version,
         round=state.round,
@@ -136,77 +118,154 @@ def take_renewing(
         gpu_slot=state.gpu_slot,
         gpu_free=gpu_free,
         gpu_job=state.gpu_job.copy(),
-        app_id=app_id,
-        app_user=ai["user"],
-        app_kind=ai["kind"],
-        app_weight=af["weight"],
-        app_arrival=af["arrival"],
-        app_contention=contention,
-        app_capacity=capacity,
-        app_speed=state.config_speed[ai["config"]],
-        app_attained=af["attained"] + ai["leased"] * (state.now - af["since"]),
-        app_held=np.bincount(job_app, weights=job_held, minlength=len(app_id)).astype(np.int64),
-        app_gang_min=ai["gang_min"],
-        app_gang_max=ai["gang_max"],
-        app_rigid=ai["rigid"].astype(bool),
-        app_budget=af["budget"],
-        app_demand=ai["demand"],
-        app_longest=af["longest_s"],
-        app_deadline=af["deadline"],
-        app_away=af["away"],
-        phase_work=phase[0],
-        phase_longest=phase[1],
-        phase_jobs=phase[2].astype(np.int64),
-        phase_bracket=np.take(state.phase_bracket, app_id, axis=0),
-        future_work=future[0],
-        future_longest=future[1],
-        future_jobs=future[2].astype(np.int64),
-        job_ptr=ptr,
+        app_id=g.app_id,
+        job_ptr=g.ptr,
         job_id=job_id,
-        job_app=job_app,
-        job_bracket=i["bracket"],
-        job_config=i["config"],
-        job_gpus_min=i["gpus_min"],
-        job_gpus_max=i["gpus_max"],
+        job_app=g.job_app,
         job_allowed=state.allowed(job_id),
-        job_left=not_nothing((f["regime_end"] - done) * f["serial"] + f["later"], done * f["serial"]),
-        job_attained=f["attained"] + i["gpus"] * (state.now - f["since"]),
-        job_held=job_held,
-        job_expiring=np.where(running & ~held_on, i["gpus"], 0),
-        job_attempt=i["attempt"],
-        job_since=f["since"],
-        job_until=f["until"],
-        job_locality=i["locality"],
-        job_gpu_type=i["gpu_type"],
-        job_done=done,
-        job_serial=f["serial"],
-        job_order=i["order"],
-        job_loss_a=f["loss_a"],
-        job_loss_b=f["loss_b"],
-        received=state.received_now(job_id),
+        job_held=g.job_held,
         between=state.between,
+        _gathered=g,
     )
     if state.between != "apps":
-        received, entitled, rate = fairness_unit.balance(state, app_id)
+        received, entitled, rate = fairness_unit.balance(state, g.app_id)
         snapshot = snapshot.filled(unit_received=received, unit_entitled=entitled, unit_rate=rate)
     if state.settings.shortest_lease_s and not state.settings.step_s:
         snapshot.filled(lease_s=shortened(snapshot, state.settings.shortest_lease_s))
     if len(later):
         snapshot = _with_later(state, snapshot, later)
-    expected = forecast_jobs(state, job_id, done, memo.forecasts) if "ahead" in needs else None
-    finishes = reference.finishes(state, app_id, memo.finishes) if "reference" in needs else None
+    expected = forecast_jobs(state, job_id, g.read("job_done"), memo.forecasts) if "ahead" in needs else None
+    finishes = reference.finishes(state, g.app_id, memo.finishes) if "reference" in needs else None
     snapshot.filled(ahead=expected, reference=finishes, horizon=None if finishes is None else state.horizon)
     if finishes is not None:
-        left, alone, whole = app_needs.left(state, app_id)
+        left, alone, whole = app_needs.left(state, g.app_id)
         snapshot.filled(need_left=left, need_alone=alone, need_whole=whole)
     if "job_seconds" in needs:
         left = snapshot.job_left
+        done = g.read("job_done")
         snapshot.filled(job_seconds=gang_times.seconds_left(state, job_id, done, left, memo.times))
     service = partial(_rising, state.finished_service)
-    if ((snapshot.app_kind == BAG) & snapshot.app_rigid & (snapshot.app_held > 0)).any():
+    bags = g.ai["kind"] == BAG
+    if bags.any() and (bags & snapshot.app_rigid & (snapshot.app_held > 0)).any():
         exact, renewed = _bags(state, snapshot)
         return snapshot.deferring(app_left_held=partial(_left_with, exact), finished_service=service), renewed
     return snapshot.deferring(app_left_held=_left_held, finished_service=service), {}
+
+
+class _Gathered:
+    """Rows of the state's tables as they were at this instant, and columns of a snapshot made of them when they are first read.
+
+    ``room`` : GPUs that quotas leave each job in addition to those that it holds; None: there are no quotas.
+    """
+
+    def __init__(self, state: State, job_id: Int, room: Int | None) -> None:
+        table, apps, now = state.jobs, state.apps, state.now
+        f: dict[str, Float] = {name: getattr(table, name).take(job_id) for name in _JOB_FLOATS}
+        i: dict[str, Int] = {name: getattr(table, name).take(job_id) for name in _JOB_INTS}
+        self.running = i["status"] == RUNNING
+        self.held_on = self.running & (f["until"] > now + EPS)
+        self.job_held = np.where(self.held_on, i["gpus"], 0)
+        if room is not None:
+            more = np.minimum(i["gpus_max"] - self.job_held, room)
+            i["gpus_max"] = np.maximum(more + self.job_held, i["gpus_min"])
+        # Ids of jobs rise with those of their apps.
+        first = np.ones(len(job_id), dtype=bool)
+        np.not_equal(i["app"][1:], i["app"][:-1], out=first[1:])
+        self.ptr: Int = np.append(first.nonzero()[0], len(job_id))
+        self.job_app: Int = first.cumsum() - 1
+        self.app_id = app_id = i["app"][self.ptr[:-1]]
+        self.f, self.i, self.now = f, i, now
+        self.af = dict(zip(apps.floats, np.take(apps.f, app_id, axis=1)))
+        self.ai = dict(zip(apps.ints, np.take(apps.i, app_id, axis=1)))
+        self.means = state.means
+        self.config_speed = state.config_speed
+        self.phase, self.future = np.take(state.phase, app_id, axis=1), np.take(state.future, app_id, axis=1)
+        self.phase_bracket = np.take(state.phase_bracket, app_id, axis=0)
+        self.received = np.take(state.received, job_id, axis=0)
+        self.made: dict[str, Any] = {}
+
+    def __contains__(self, name: object) -> bool:
+        return name in _MAKE
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_MAKE)
+
+    @cached_property
+    def averages(self) -> tuple[Float, Float]:
+        """(N_avg, R_C) of each app."""
+        return self.means.of(self.af)
+
+    def read(self, name: str) -> Any:
+        """The column of this name."""
+        if (found := self.made.get(name)) is None:
+            found = self.made[name] = _MAKE[name](self)
+        return found
+
+
+def _received(g: _Gathered) -> Float:
+    """[J, K] seconds on each type, running leases included."""
+    at, out = g.running.nonzero()[0], g.received.copy()
+    out[at, g.i["gpu_type"][at]] += g.now - g.f["since"][at]
+    return out
+
+
+def _left(g: _Gathered) -> Float:
+    f, done = g.f, g.read("job_done")
+    return not_nothing((f["regime_end"] - done) * f["serial"] + f["later"], done * f["serial"])
+
+
+def _app_held(g: _Gathered) -> Int:
+    out: Int = np.bincount(g.job_app, weights=g.job_held, minlength=len(g.app_id)).astype(np.int64)
+    return out
+
+
+_MAKE: Mapping[str, Callable[[_Gathered], Any]] = MappingProxyType(
+    {
+        "app_user": lambda g: g.ai["user"],
+        "app_kind": lambda g: g.ai["kind"],
+        "app_weight": lambda g: g.af["weight"],
+        "app_arrival": lambda g: g.af["arrival"],
+        "app_contention": lambda g: g.averages[0],
+        "app_capacity": lambda g: g.averages[1],
+        "app_speed": lambda g: g.config_speed[g.ai["config"]],
+        "app_attained": lambda g: g.af["attained"] + g.ai["leased"] * (g.now - g.af["since"]),
+        "app_held": _app_held,
+        "app_gang_min": lambda g: g.ai["gang_min"],
+        "app_gang_max": lambda g: g.ai["gang_max"],
+        "app_rigid": lambda g: g.ai["rigid"].astype(bool),
+        "app_budget": lambda g: g.af["budget"],
+        "app_demand": lambda g: g.ai["demand"],
+        "app_longest": lambda g: g.af["longest_s"],
+        "app_deadline": lambda g: g.af["deadline"],
+        "app_away": lambda g: g.af["away"],
+        "phase_work": lambda g: g.phase[0],
+        "phase_longest": lambda g: g.phase[1],
+        "phase_jobs": lambda g: g.phase[2].astype(np.int64),
+        "phase_bracket": lambda g: g.phase_bracket,
+        "future_work": lambda g: g.future[0],
+        "future_longest": lambda g: g.future[1],
+        "future_jobs": lambda g: g.future[2].astype(np.int64),
+        "job_bracket": lambda g: g.i["bracket"],
+        "job_config": lambda g: g.i["config"],
+        "job_gpus_min": lambda g: g.i["gpus_min"],
+        "job_gpus_max": lambda g: g.i["gpus_max"],
+        "job_left": _left,
+        "job_attained": lambda g: g.f["attained"] + g.i["gpus"] * (g.now - g.f["since"]),
+        "job_expiring": lambda g: np.where(g.running & ~g.held_on, g.i["gpus"], 0),
+        "job_attempt": lambda g: g.i["attempt"],
+        "job_since": lambda g: g.f["since"],
+        "job_until": lambda g: g.f["until"],
+        "job_locality": lambda g: g.i["locality"],
+        "job_gpu_type": lambda g: g.i["gpu_type"],
+        "job_done": lambda g: np.minimum(g.f["done"] + g.f["rate"] * (g.now - g.f["synced"]), g.f["regime_end"]),
+        "job_serial": lambda g: g.f["serial"],
+        "job_order": lambda g: g.i["order"],
+        "job_loss_a": lambda g: g.f["loss_a"],
+        "job_loss_b": lambda g: g.f["loss_b"],
+        "received": _received,
+    }
+)
+"""Columns that are made when they are read; most policies read few."""
 
 
 def _rising(values: Float, s: Snapshot) -> Float:
@@ -232,12 +291,6 @@ def _gpus(state: State) -> Int:
     if not state.withheld:
         return np.where(state.open_machines(), state.machine_size, 0)
     return np.bincount(state.gpu_machine[state.open_gpus()], minlength=len(state.machines))
-
-
-def _done(state: State, f: dict[str, Float]) -> Float:
-    """Steps done by now, extrapolated up to the regime's end."""
-    out: Float = np.minimum(f["done"] + f["rate"] * (state.now - f["synced"]), f["regime_end"])
-    return out
 
 
 def _worth(s: Snapshot) -> Float:

@@ -266,15 +266,18 @@ class Snapshot:
 
         def __getattr__(self, name: str) -> Any:
             """A deferred column: Python calls this only if the snapshot has no such attribute yet."""
-            deferred: Mapping[str, Deferred] = self.__dict__.get("_deferred", {})
-            if name not in deferred:
+            there, gathered = self.__dict__, self.__dict__.get("_gathered")
+            if gathered is not None and name in gathered:
+                value = there[name] = gathered.read(name)
+            elif name in there.get("_deferred", {}):
+                value = there[name] = there["_deferred"][name].of(self)
+            else:
                 raise AttributeError(f"a snapshot has no attribute {name!r}")
-            value = self.__dict__[name] = deferred[name].of(self)
             return value
 
     def _complete(self) -> Snapshot:
         """Copy with every deferred column computed from the present columns, before any of them changes."""
-        for name in self.__dict__.get("_deferred", {}):
+        for name in (*self.__dict__.get("_gathered", ()), *self.__dict__.get("_deferred", ())):
             getattr(self, name)
         return self
 
@@ -286,7 +289,7 @@ class Snapshot:
         # They follow from the columns as they were.
         deferred = self.__dict__.get("_deferred", {})
         out.__dict__["_deferred"] = {name: Deferred(partial(_read, self, name)) for name in deferred}
-        assert columns.keys() <= self.__dict__.keys() | deferred.keys()
+        assert columns.keys() <= {*self.__dict__, *deferred, *self.__dict__.get("_gathered", ())}
         out.__dict__.update(columns)
         return out
 

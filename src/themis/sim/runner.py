@@ -16,7 +16,7 @@ from themis.core.scheduler import Scheduler
 from themis.errors import InvariantBroken, ThemisError
 from themis.model.answers import Ask, Solved
 from themis.model.bids import Bids
-from themis.model.cluster import Cluster
+from themis.model.cluster import Cluster, reaches
 from themis.model.events import (
     SCHEMA,
     AppFinished,
@@ -196,14 +196,14 @@ class _Run(Driver):
 
     def _schedule_inputs(self) -> None:
         assumptions = Assumptions(self.sim.estimated or self.sim.book)
-        gpu_types = self.sim.cluster.gpu_types
+        gpu_types, reach = self.sim.cluster.gpu_types, reaches(self.sim.cluster.machines)
         for app in self.sim.workload.apps:
             assumed = assumptions.of(app, gpu_types)
             event = AppSubmitted(
                 app=app,
                 weight=self.sim.workload.weight(app),
                 assumed=assumed,
-                alone=alone(assumptions.book, app, self.sim.cluster.machines),
+                alone=alone(assumptions.book, app, reach),
             )
             self.kernel.schedule(app.arrival, event)
         for outage in self.sim.outages:

@@ -343,6 +343,8 @@ def _expiring_on(s: Snapshot) -> Mapping[tuple[int, int], list[int]]:
 def _standing(s: Snapshot) -> dict[int, list[tuple[int, Counts]]]:
     """Places of each app's expiring gangs, by app row, without gangs that lost a GPU: they are not on offer whole."""
     out: dict[int, list[tuple[int, Counts]]] = defaultdict(list)
+    if not expiring_jobs(s):
+        return out
     held = {j: machines for (j, _), machines in expiring_on(s).items()}
     for j, (a, gpus) in expiring_jobs(s).items():
         machines = held.get(j, [])

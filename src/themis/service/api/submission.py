@@ -14,7 +14,7 @@ from themis.errors import InputError, UnknownName, closest
 from themis.jobs.runnable import MOST_TEXT, MOST_TEXTS
 from themis.machines.agent.messages import THROUGH_SERVICE
 from themis.machines.engines.program import Program
-from themis.model.cluster import Machine
+from themis.model.cluster import Machine, reaches
 from themis.model.dynamic import ACCORDION_REGIMES, Dynamic, Mode
 from themis.model.events import AppSubmitted
 from themis.model.speed import ANY_TYPE, ProfileBook
@@ -104,7 +104,7 @@ def submit(arbiter: Arbiter, request: schema.SubmitRequest, caller: Caller | Non
         arbiter.learn(profile, request.profile)
     assumed = Assumptions(arbiter.book).of(app, state.gpu_types)
     unknown = any(job.program.work_unknown for job in request.jobs)
-    estimated = alone(arbiter.book, app, state.machines)
+    estimated = alone(arbiter.book, app, reaches(state.machines))
     arbiter.enter(app, entry, AppSubmitted(app=app, weight=weight, assumed=assumed, alone=estimated, unknown=unknown))
     return schema.SubmitReply(app=number, name=app.name, layout=layout_of(state, entry))
 

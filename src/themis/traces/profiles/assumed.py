@@ -6,9 +6,9 @@ are listed for an app, so that the log can hold them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from themis.model.cluster import Machine, Reach, places, reaches
+from themis.model.cluster import Reach, places
 from themis.model.events import AssumedSpeed
 from themis.model.speed import ProfileBook
 from themis.model.units import GpuSeconds, Locality, Seconds
@@ -46,12 +46,14 @@ def speeds_of(jobs: Sequence[Job], gpu_types: Sequence[str]) -> dict[tuple[str, 
     }
 
 
-def alone(book: ProfileBook, app: App, machines: Iterable[Machine]) -> tuple[GpuSeconds, Seconds] | None:
-    """GPU-seconds of an app's work, and seconds of its longest job, each by its fastest gang on the best place of these machines.
+def alone(book: ProfileBook, app: App, reach: Mapping[str, Reach]) -> tuple[GpuSeconds, Seconds] | None:
+    """GPU-seconds of an app's work, and seconds of its longest job, each by its fastest gang on the best place there is.
+
+    ``reach`` : of the machines (``model.cluster.reaches``).
 
     As believed when it comes: of a job whose program decides, all at its first batch size. None where a job has no speed.
     """
-    work, longest, reach = 0.0, 0.0, reaches(machines)
+    work = longest = 0.0
     found: dict[tuple[str, int, int, int, tuple[str, ...]], tuple[float, int]] = {}
     for job in app.jobs:
         seconds = gpu_seconds = 0.0
