@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from themis.core.app_lifecycle import add_app
+from themis.core.job_lifecycle import END, GRANT, TRANSITIONS, move
 from themis.core.tables import Growing, Status
 from themis.errors import ClusterError
 from themis.model.cluster import Cluster
@@ -265,14 +266,18 @@ def test_jobs_that_are_present_are_found_however_many_ended_before() -> None:
     state, rng = state_at(machines(4), []), np.random.default_rng(0)
     for step in range(60):
         add_app(state, app(f"a{step}", [job(100.0, name=f"j{k}") for k in range(3)]), 1.0)
-        state.jobs.status[rng.integers(state.jobs.size, size=4)] = Status.ENDED
-        alive = np.flatnonzero(state.jobs.status[: state.jobs.size] != Status.ENDED)
-        state.jobs.status[alive] = rng.choice([Status.WAITING, Status.PAUSED, Status.HELD], size=len(alive))
+        for j in rng.integers(state.jobs.size, size=8).tolist():
+            if after := [
+                change for (status, change) in TRANSITIONS if status == state.jobs.status[j] and change != GRANT
+            ]:
+                move(state.jobs, j, after[int(rng.integers(len(after)))], state.now)
+        for j in rng.integers(state.jobs.size, size=4).tolist():
+            if state.jobs.status[j] != Status.ENDED:
+                move(state.jobs, j, END, state.now)
         state.apps.in_reference[: state.apps.size] = rng.random(state.apps.size) < 0.5
         if step % 20 == 13:
             state.drop_caches()
-        assert (
-            state.present().tolist() == np.flatnonzero(state.jobs.status[: state.jobs.size] == Status.WAITING).tolist()
-        )
+        waits = np.flatnonzero(state.jobs.status[: state.jobs.size] == Status.WAITING).tolist()
+        assert state.present().tolist() == sorted(state.jobs.waiting) == waits
         assert state.in_reference().tolist() == np.flatnonzero(state.apps.in_reference[: state.apps.size]).tolist()
-    assert len(state._jobs_left._rows) < state.jobs.size / 2
+    assert len(state.jobs._left._rows) < state.jobs.size / 2
