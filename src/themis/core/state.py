@@ -268,6 +268,7 @@ class State(Machines):
         add = len(self.gpu_types) - self.received.shape[1]
         if add > 0:
             self.received = np.concatenate([self.received, np.zeros((len(self.received), add))], axis=1)
+        self._best_gangs = {}
         self._compile(list(self.speeds.index), self.speeds.scale.shape[2] - 1)
 
     def learn(self, configs: Iterable[tuple[str, int]], gpus: int = 0) -> None:
