@@ -16,6 +16,7 @@ from processes import PATIENCE_S, wait_until
 from themis.client.adapters.object_reference import reference
 from themis.errors import InputError
 from themis.schema import messages as schema
+from themis.sizes import UNKNOWN_WORK_S
 
 optuna = pytest.importorskip("optuna", reason="Optuna is not installed; pip install 'themis-scheduler[optuna]'")
 from themis.client.adapters.optuna import optimize, submit  # noqa: E402
@@ -135,3 +136,33 @@ def test_the_example_runs(tmp_path: Path) -> None:
         )
     assert done.returncode == 0, done.stderr
     assert "completed; best x" in done.stdout
+
+
+def test_a_trial_tells_its_parameters_its_values_and_that_it_was_pruned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import json
+
+    from themis.client.adapters.optuna_trial import Told, tell
+
+    (tmp_path / "reports").mkdir()
+    monkeypatch.setenv("THEMIS_RUN_DIR", str(tmp_path))
+    monkeypatch.delenv("RANK", raising=False)
+    made = study(None, direction="minimize")
+    trial = Told(made, made.ask()._trial_id)
+    trial.suggest_float("lr", 0.5, 0.5)
+    trial.suggest_categorical("optimizer", ["adam"])
+    trial.report(2.0, 1)
+    tell(trial, PRUNED=1.0)
+    rows = [json.loads(line) for line in (tmp_path / "reports" / "reports.jsonl").read_text().splitlines()]
+    assert rows == [
+        {"metrics": {"lr": 0.5, "value": 2.0}, "loss": 2.0},
+        {"metrics": {"lr": 0.5, "PRUNED": 1.0}},
+    ]
+
+
+def test_trials_without_hours_are_of_unknown_work(tmp_path: Path) -> None:
+    desk = Desk()
+    submit(study(tmp_path), objectives.curve, 1, gpus=2, client=desk)  # type: ignore[arg-type]
+    (job,) = desk.requests[0].jobs
+    assert (job.program.work_unknown, job.regimes[0].steps) == (True, UNKNOWN_WORK_S * 2)

@@ -242,3 +242,22 @@ def test_times_are_short() -> None:
         "",
     ]
     assert [signed(x) for x in (7560.0, -35.0, math.inf, math.nan)] == ["+2.1 h", "-35 s", "+later", ""]
+
+
+def test_the_end_of_unknown_work_is_unknown_and_needs_no_number_of_simulations(middle: Present) -> None:
+    state = middle.core().state
+    there = [state.app_specs[a].name for a in np.flatnonzero(state.apps.active[: state.apps.size]).tolist()]
+    some = answer(replace(middle, unknown=frozenset(there[:1])), Question(seeds=range(2), arrivals=False), learn_s=0)
+    (row,) = [row for row in some.apps if row.state == "unknown"]
+    assert row.name == there[0]
+    assert all(math.isnan(times.median) for times in row.times)
+    assert not any(math.isnan(other.times[0].median) for other in some.apps if other is not row)
+    assert "Of 1 app the end is unknown: the work was not given" in some.basis
+    none = answer(replace(middle, unknown=frozenset(there)), Question(seeds=range(20), arrivals=False), learn_s=0)
+    assert none.simulations == 1
+    assert {row.state for row in none.apps} == {"unknown"}
+
+
+def test_three_apps_of_a_first_minute_are_no_rate() -> None:
+    history = [one("ada", float(t)) for t in (1, 20, 50)]
+    assert next(draw(history, 0.0, 70.0, np.random.default_rng(0)), None) is None

@@ -159,8 +159,8 @@ def tables(found: Mapping[str, Any]) -> Iterator[Table]:
 
 def _today(times: Mapping[str, Any], state: str) -> str:
     """Format a median and range: ``4.4 h (3.6 - 6.4 h)``."""
-    if state == "held":
-        return "held"
+    if state in ("held", "unknown"):
+        return state
     low, high = _end(times, "low_s"), _end(times, "high_s")
     middle = _end(times, "median_s")
     if low.partition(" ")[2] == high.partition(" ")[2]:
@@ -172,7 +172,7 @@ def _case(times: Mapping[str, Any], state: str) -> str:
     """``2.2 h -3.9 h``."""
     from themis.sim.forward.answer import signed
 
-    if state == "held":
+    if state in ("held", "unknown"):
         return ""
     difference = times.get("difference_s")
     return f"{_end(times, 'median_s')} {signed(difference) if difference is not None else ''}".strip()

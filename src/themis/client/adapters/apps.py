@@ -9,6 +9,7 @@ from typing import Any
 from themis.client.calls import made
 from themis.errors import InputError
 from themis.schema import messages as schema
+from themis.sizes import UNKNOWN_WORK_S
 
 MOST_JOBS = 1000
 
@@ -21,11 +22,11 @@ def request(
     name: str,
     env: Mapping[str, str],
     gpus: int | tuple[int, int],
-    hours: float,
+    hours: float | None,
     cwd: Path | None = None,
     **more: Any,
 ) -> schema.SubmitRequest:
-    """Jobs by name, each a command; ``more`` : fields of ``SubmitRequest`` and of ``Program``.
+    """Jobs by name, each a command; ``more`` : fields of ``SubmitRequest`` and of ``Program``. ``hours`` None: unknown work.
 
     Raises
     ------
@@ -33,9 +34,11 @@ def request(
     """
     if not 1 <= len(commands) <= MOST_JOBS:
         raise InputError(f"{what} is {len(commands)}, expected 1 to {MOST_JOBS}.")
+    low, high = (gpus, gpus) if isinstance(gpus, int) else gpus
+    unsaid = hours is None
+    hours = UNKNOWN_WORK_S * low / 3600 if hours is None else hours
     if not hours > 0:
         raise InputError(f"hours is {hours}, expected more than 0: the time that each needs on one GPU.")
-    low, high = (gpus, gpus) if isinstance(gpus, int) else gpus
     fields = set(schema.Program.model_fields)
     program = {key: value for key, value in more.items() if key in fields}
     rest = {key: value for key, value in more.items() if key not in fields}
@@ -52,7 +55,13 @@ def request(
             gpus_min=low,
             gpus_max=high,
             program=made(
-                schema.Program, argv=list(argv), cwd=str(cwd or Path.cwd()), env=dict(env), work_is_time=True, **program
+                schema.Program,
+                argv=list(argv),
+                cwd=str(cwd or Path.cwd()),
+                env=dict(env),
+                work_is_time=True,
+                work_unknown=unsaid,
+                **program,
             ),
         )
         for job, argv in commands.items()

@@ -56,7 +56,7 @@ def submit(
     study : with any storage that other processes see.
     objective : a function at the top of a script or module. Where a trial spans machines, those but the first call it
         with None, as ``TorchDistributedTrial`` expects.
-    gpus : of a trial; or (fewest, most). ``hours`` : estimated hours of a trial on one GPU.
+    gpus : of a trial; or (fewest, most). ``hours`` : estimated hours of a trial on one GPU; without, unknown work.
     more : fields of ``SubmitRequest`` (name, user, weight, retries, deadline_s) and of ``Program`` (env, cwd, grace_s, launch).
 
     Raises
@@ -87,7 +87,7 @@ def _submit(
     try:
         numbers = _enqueue(study, n_trials, mark)
         commands = {f"trial{number}": [*command, str(number)] for number in numbers}
-        more = {"gpus": 1, "hours": 1.0} | more
+        more = {"gpus": 1, "hours": None} | more
         app = request(
             "n_trials",
             commands,

@@ -90,7 +90,7 @@ def on_themis(
         commands = {f"worker{n}": [sys.executable, "-m", "themis.client.adapters.tune_worker"] for n in range(workers)}
 
         def enter() -> int:
-            fields = {"gpus": 1, "hours": 1.0} | more
+            fields = {"gpus": 1, "hours": None} | more
             made = request("workers", commands, key=secrets.token_hex(16), name=name, env=environment, **fields)
             return connection.submit(made).app
 

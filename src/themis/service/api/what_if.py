@@ -28,7 +28,7 @@ from themis.sim.forward.question import CURRENT, HORIZON_S, Question
 
 NICENESS = 10
 """The service and its jobs come first."""
-SIMULATE_S, LEARN_S = 20.0, 20.0
+SIMULATE_S, LEARN_S = 8.0, 4.0
 """Time limits of a question's simulations, and of those of the past that calibrate intervals."""
 LONGEST_S = 180.0
 """Maximum seconds that the process runs before it is terminated."""

@@ -80,6 +80,7 @@ def of_journal(
         },
         past=samples.parsed(),
         ended=found.ended,
+        unknown=frozenset(found.unknown),
     )
 
 

@@ -13,10 +13,11 @@ from themis.core.state import State
 from themis.core.tables import Status
 from themis.errors import InputError, counted
 from themis.model.units import Float, Seconds
+from themis.sim.forward.arrivals import says_rates
 from themis.sim.forward.past import Correction, corrected, learn, spread
 from themis.sim.forward.present_state import Present
 from themis.sim.forward.question import CURRENT, Question
-from themis.sim.forward.what_if_run import Ends, simulate
+from themis.sim.forward.what_if_run import Ends, is_unknown, simulate
 
 ALIKE = 0.02
 """Differences below this share of the time ahead, or below ``ALIKE_S``, count as equal."""
@@ -42,7 +43,8 @@ class AppRow:
 
     Attributes
     ----------
-    state : running, waiting, held, or to come. ``happened`` : seconds from now to its end as the log has it, where it is known.
+    state : running, waiting, held, to come, or unknown: nothing was said of its work, so its times are NaN.
+    happened : seconds from now to its end as the log has it, where it is known.
     """
 
     app: int
@@ -97,6 +99,11 @@ class Answer:
         """Basis of the figures, as a sentence."""
         further = "with further arrivals as in the past" if self.arrivals else "without further arrivals"
         runs = f"{counted(self.simulations, 'simulation')} of each case, {further}"
+        if unknown := sum(row.state == "unknown" for row in self.apps):
+            runs += (
+                f". Of {counted(unknown, 'app')} the end is unknown: the work was not given "
+                "(docs/jobs.md#how-much-work-a-job-has); it is simulated as the setting unknown_work assumes"
+            )
         c = self.correction
         if not c.learned:
             return f"{runs}. Intervals are not calibrated: {counted(c.ended, 'past forecast')} of this log came true."
@@ -185,7 +192,7 @@ def _answer(present: Present, asked: Question, state: State, ends: Ends, by: Cor
         changes=asked.words(),
         horizon_s=asked.horizon_s,
         simulations=len(ends.ends),
-        arrivals=asked.arrivals and bool(present.history),
+        arrivals=asked.arrivals and says_rates(present.history, present.began, ends.now),
         columns=columns,
         apps=rows,
         summaries=summaries,
@@ -214,7 +221,10 @@ def _differences(ends: Float) -> Float:
 def _row(present: Present, state: State, a: int, begin: Seconds, ahead: Float, difference: Float) -> AppRow:
     coming = a >= state.apps.size
     spec = present.coming[a - state.apps.size].app if coming else state.app_specs[a]
-    status = "to come" if coming else _state(state, a)
+    unknown = is_unknown(present, state, a)
+    status = "unknown" if unknown else "to come" if coming else _state(state, a)
+    if unknown:
+        ahead, difference = np.full_like(ahead, np.nan), np.full_like(difference, np.nan)
     ended = present.ended.get(a)
     times = [
         Times(low=float(low), median=float(middle), high=float(high), difference=float(by))

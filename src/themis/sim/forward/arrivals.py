@@ -16,8 +16,8 @@ import numpy as np
 from themis.model.units import Seconds
 from themis.model.workload import App
 
-LEAST_S = 60.0
-"""History shorter than this says nothing of rates."""
+LEAST_S, LEAST_APPS = 60.0, 10
+"""A shorter history, or one of fewer apps, says nothing of rates: three apps in a first minute are no three apps a minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +44,9 @@ def draw(
     ----------
     history : apps up to ``now``. ``began`` : where it begins.
     """
-    passed = now - began
-    known = [one for one in history if began <= one.time <= now]
-    if passed < LEAST_S or not known:
+    if not says_rates(history, began, now):
         return
+    passed, known = now - began, _known(history, began, now)
     users = [_user(apps, passed) for apps in _by_user(known)]
     due = []
     for u, user in enumerate(users):
@@ -63,6 +62,15 @@ def draw(
         app = replace(source.app, name=f"{source.app.name}~{number}", arrival=time, deadline=deadline)
         yield Arrival(time=time, app=app, weight=source.weight)
         heapq.heappush(due, (time + float(user.gaps[int(rng.integers(len(user.gaps)))]), u))
+
+
+def says_rates(history: Sequence[Arrival], began: Seconds, now: Seconds) -> bool:
+    """True if a history is long enough to draw further arrivals from."""
+    return now - began >= LEAST_S and len(_known(history, began, now)) >= LEAST_APPS
+
+
+def _known(history: Sequence[Arrival], began: Seconds, now: Seconds) -> list[Arrival]:
+    return [one for one in history if began <= one.time <= now]
 
 
 def _by_user(history: Sequence[Arrival]) -> list[list[Arrival]]:

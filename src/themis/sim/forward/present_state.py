@@ -41,6 +41,7 @@ class Present:
     history : apps that came up to now. ``began`` : from when on they are known.
     coming : apps that will come for certain, in order. ``waits`` : apps that an app has to wait for, by its number.
     past : earlier states, in order. ``ended`` : when apps ended, of all that the log knows, later than now too.
+    unknown : names of apps of whose work nothing was said.
     """
 
     dump: Dump
@@ -51,6 +52,7 @@ class Present:
     waits: Mapping[int, Sequence[int]] = field(default_factory=dict)
     past: Sequence[Dump] = ()
     ended: Mapping[int, Ended] = field(default_factory=dict)
+    unknown: frozenset[str] = frozenset()
 
     def core(self) -> Scheduler:
         """The scheduler as it was, fresh."""
@@ -63,11 +65,14 @@ class Submissions:
     def __init__(self) -> None:
         self.arrivals: list[Arrival] = []
         self.ended: dict[int, Ended] = {}
+        self.unknown: set[str] = set()
 
     def add(self, time: Seconds, record: object) -> None:
         """Take one record in."""
         if isinstance(record, AppSubmitted):
             self.arrivals.append(Arrival(time=time, app=record.app, weight=record.weight))
+            if record.unknown:
+                self.unknown.add(record.app.name)
         elif isinstance(record, AppFinished):
             self.ended[record.app] = Ended(time=time, outcome=record.outcome)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import get_all_start_methods, get_context
 from multiprocessing.pool import Pool
 from time import monotonic
@@ -83,6 +83,9 @@ def simulate(present: Present, asked: Question, allowed_s: Seconds = 3600.0, pro
     question.changes(state, asked)
     cases, apps = cases_of(asked), apps_of(state, present)
     now, end = max(state.now, present.now or state.now), monotonic() + allowed_s
+    if all(is_unknown(present, state, a) for a in apps):
+        # One simulation: it gives the table, and no number.
+        asked = replace(asked, seeds=asked.seeds[:1])
     work = _Work(present, asked, cases, apps)
     # The first simulation may take twice the time that all may take: without it there is no answer.
     first = work.one(asked.seeds[0], 2 * allowed_s)
@@ -170,6 +173,12 @@ def _in_process(seed: int) -> _Seed:
     return work.one(seed, end - monotonic())
 
 
+def is_unknown(present: Present, state: State, a: int) -> bool:
+    """True for an app whose end nobody can know: nothing was said of its work. Others are simulated beside an assumption of it."""
+    spec = state.app_specs[a] if a < state.apps.size else present.coming[a - state.apps.size].app
+    return spec.name in present.unknown
+
+
 def apps_of(state: State, present: Present) -> list[int]:
     """The apps of the question: those in the system, then those certain to arrive."""
     there = np.flatnonzero(state.apps.active[: state.apps.size]).tolist()
@@ -187,6 +196,7 @@ class Forward(FromState):
         self.present, self.asked, self.ended = present, asked, dict[int, Seconds]()
         self.waits = {a: set(on) for a, on in present.waits.items() if s.apps.active[a] and s.apps.held[a]}
         self.gone = set[int]()
+        self.unknown = {a for a in np.flatnonzero(s.apps.active[: s.apps.size]).tolist() if is_unknown(present, s, a)}
         if case.changed:
             for event in question.changes(s, asked):
                 self.feed(event, now)
@@ -231,7 +241,7 @@ class Forward(FromState):
         s = self.core.state
         if apps and apps[-1] >= s.apps.size:
             return False
-        left = [a for a in apps if a not in self.ended]
+        left = [a for a in apps if a not in self.ended and a not in self.unknown]
         return all(s.apps.held[a] and a not in self.waits for a in left)
 
     def _draw(self) -> None:
