@@ -19,7 +19,7 @@ from themis.train.run import MOST_METRICS
 from themis.train.world import World
 
 
-class Told(Trial):
+class Told(Trial):  # type: ignore[misc]
     """A trial that tells Themis what it reports to the study."""
 
     def report(self, value: float, step: int) -> None:
