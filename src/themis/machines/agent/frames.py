@@ -19,14 +19,12 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from themis.limits import shown
-from themis.machines.agent.messages import Count, Gpus, Name, ProtocolError, Uuids, build, parsed
+from themis.machines.agent.messages import PROTOCOL, Count, Gpus, Name, ProtocolError, Uuids, build, parsed
 
 CONTROL, DATA, LOG = b"c", b"d", b"l"
 LONGEST = 1 << 20
 """Bytes of a frame. ``FIRST`` : of a frame of someone who is not known yet."""
 FIRST = 1 << 16
-VERSION = 3
-"""Version of these frames and messages."""
 _HEAD = struct.Struct(">cI")
 
 
@@ -47,7 +45,7 @@ class Join:
     devices: Uuids = ()
     slot: Gpus = 0
     rack: Name = ""
-    version: Count = VERSION
+    protocol: Count = PROTOCOL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,15 +59,14 @@ class Joined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Present:
-    """This machine is here, with its token and these GPUs; ``protocol`` : of ``messages``."""
+    """This machine is here, with its token and these GPUs."""
 
     name: Name
     token: Name
     gpus: Gpus
     gpu_type: Name
-    protocol: Count
     devices: Uuids = ()
-    version: Count = VERSION
+    protocol: Count = PROTOCOL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,10 +28,10 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 from themis import limits
 from themis.errors import InputError
 
-PROTOCOL = 7
+PROTOCOL = 8
 """Raised when one side no longer understands the other's last version. 2: files, packages, launchers and checkpoints of jobs.
 3: copies of checkpoints and outputs that the service keeps. 4: what tasks have on the disk. 5: exported variables and secrets.
-6: bytes of files follow their message. 7: machines that leave with notice."""
+6: bytes of files follow their message. 7: machines that leave with notice. 8: tokens of machines."""
 PIECE = 1 << 20
 """Bytes of a file in one message. A renewal of the machine's lease waits for at most one piece."""
 THROUGH_SERVICE = "themis://"

@@ -26,7 +26,6 @@ from themis.machines.agent.frames import (
     CONTROL,
     DATA,
     LOG,
-    VERSION,
     EndAgent,
     Frames,
     NextToken,
@@ -39,7 +38,6 @@ from themis.machines.agent.frames import (
 )
 from themis.machines.agent.identity import SERVER_NAME, load, renew, token_of
 from themis.machines.agent.logfile import LogLines
-from themis.machines.agent.messages import PROTOCOL
 from themis.machines.agent.relay import Relay, physical
 from themis.machines.agent.system import UMASK
 from themis.trust.authority.contexts import client_context, in_words
@@ -124,9 +122,7 @@ class Remote:
                     token=token_of(self.state),
                     gpus=self._gpus(),
                     gpu_type=machine.gpu_type,
-                    protocol=PROTOCOL,
                     devices=machine.devices,
-                    version=VERSION,
                 )
             )
             welcome = await asyncio.wait_for(frames.read_control(), SILENT_S)

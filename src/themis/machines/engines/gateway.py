@@ -26,7 +26,6 @@ from themis.machines.agent.frames import (
     DATA,
     FIRST,
     LOG,
-    VERSION,
     EndAgent,
     Frames,
     Join,
@@ -210,9 +209,9 @@ class Gateway:
         self.strangers.pop(frames.writer, None)
         if not isinstance(first, Join | Present):
             raise ProtocolError(f"a connection begins with {type(first).__name__}, expected Join or Present.")
-        if first.version != VERSION:
+        if first.protocol != PROTOCOL:
             raise NotAllowed(
-                f"the machine's Themis speaks version {first.version} of the protocol, the service's {VERSION}; install the same."
+                f"the machine speaks protocol {first.protocol}, the service {PROTOCOL}; install the same Themis."
             )
         if isinstance(first, Join):
             await self._join(first, frames, address)
@@ -232,10 +231,6 @@ class Gateway:
         # Before anything else: a caller without the token learns nothing and disturbs nobody.
         member = self.members.entering(there.name, there.token, address)
         name = member.name
-        if there.protocol != PROTOCOL:
-            raise NotAllowed(
-                f"the agent of {name} speaks protocol {there.protocol}, the service {PROTOCOL}; install the same Themis."
-            )
         await self._alone(name)
         # Of GPUs that are missing, the agent says which; of mere slots, there are fewer.
         other = (there.gpu_type, there.devices) != (member.gpu_type, member.devices)
