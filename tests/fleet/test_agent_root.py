@@ -29,7 +29,7 @@ def test_agent_run_takes_another_folder_for_tasks_as_join_does(tmp_path: Path, m
     machine = Identity(name="m0", owner="o", host="h", port=1, gpus=1, gpu_type="gpu", root=str(before))
     state.mkdir()
     write(state / "machine.json", json.dumps(asdict(machine)))
-    monkeypatch.setattr(remote, "serve", lambda folder: served.append(load(folder)))
+    monkeypatch.setattr(remote, "serve", lambda folder, notice_s: served.append(load(folder)))
     main(["agent", "run", "--state", str(state), "--root", str(tmp_path / "other")])
     assert served == [replace(machine, root=str(tmp_path / "other"))]
     agent = subprocess.Popen(
