@@ -90,7 +90,7 @@ def test_a_killed_actor_or_bridge_ends_no_job_and_a_drained_node_has_its_jobs_go
         ray_nodes.another("extra"),
     ):
         wait_until(lambda: node(service, "extra") == "up 0", "the new node is there")
-        apps = [start(service, witness, 2, 300) for _ in range(3)]
+        apps = [start(service, witness, 2, 900) for _ in range(3)]  # they still run when it is drained
         wait_until(lambda: all(ranks_of(nodes / n) for n in ("m0", "m1", "extra")), "gangs run")
         os.kill(int((nodes / "m0" / "relay").read_text().split()[0]), signal.SIGKILL)
         (bridge,) = service.bridges()
