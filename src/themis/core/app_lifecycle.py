@@ -14,11 +14,12 @@ from themis.core import fairness_unit, needs, phases, reference, regimes
 from themis.core.state import State
 from themis.core.tables import ENDED
 from themis.fairness.finish_time import t_id_exact, t_id_paper
+from themis.fairness.fluid import Scaling
 from themis.model.cluster import UNNAMED
 from themis.model.events import AppFinished
 from themis.model.snapshot import Kind
 from themis.model.speed import ANY_TYPE
-from themis.model.units import Locality, Seconds
+from themis.model.units import GpuSeconds, Locality, Seconds
 from themis.model.workload import App, Job, brackets_of
 
 
@@ -140,6 +141,7 @@ def finish_app(state: State, a: int, outcome: str) -> AppFinished:
         state.phase_bracket[one],
     )
     t_paper, t_exact = float(paper[0]) / speed, float(exact[0]) / speed
+    needed, curve = _needed(state, a, speed)
     return AppFinished(
         app=a,
         outcome=outcome,
@@ -151,9 +153,22 @@ def finish_app(state: State, a: int, outcome: str) -> AppFinished:
         contention=contention,
         capacity=capacity,
         gpu_seconds=float(t.attained[a]),
-        needed=reference.needs(state, a, speed),
+        needed=needed,
+        scaling=curve,
         alone=needs.alone_s(state, a) if outcome == "completed" else 0.0,
     )
+
+
+def _needed(state: State, a: int, speed: float) -> tuple[tuple[tuple[GpuSeconds, float], ...], Scaling]:
+    """What the app needed, and its scaling, as ``AppFinished`` has them."""
+    jobs = state.app_jobs(a)
+    curve = needs.scaling(state, int(jobs[0])) if len(jobs) == 1 else ()
+    found = reference.needs(state, a, speed)
+    if not curve or len(found) != 1:
+        return found, ()
+    # At full speed it takes as long as its best gangs take.
+    (work, most), widest = found[0], curve[-1][0]
+    return ((work / most * widest, widest),), curve
 
 
 def _over(life: Seconds, ideal: Seconds) -> float:

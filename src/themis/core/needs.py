@@ -16,7 +16,8 @@ import numpy as np
 
 from themis.core.state import State
 from themis.core.tables import ENDED
-from themis.model.cluster import places, reaches
+from themis.fairness.fluid import Scaling
+from themis.model.cluster import Reach, places, reaches
 from themis.model.units import NONE, Float, GpuSeconds, Int, Locality, Seconds
 from themis.model.workload import Halving, brackets_of
 from themis.policies.placement.packing import narrowest
@@ -112,12 +113,61 @@ def _best_gang(state: State, config: int, low: int, high: int, only: tuple[str, 
     found = [
         (float(scale[k, gpus] / slowdown[place]), -k, gpus, float(scale[k, 1]))
         for k in may
-        for gpus, place in places(low, high, reach.get(state.gpu_types[k]))
+        for gpus, place in _places(scale[k], low, high, reach.get(state.gpu_types[k]))
     ]
     if not any(rate > 0 for rate, *_ in found):
         found = [(float(scale[k, high] / slowdown[Locality.SLOT]), -k, high, float(scale[k, 1])) for k in may]
     rate, _, gpus, one = max(found, default=(0.0, 0, high, 1.0))
     return Gang(gpus, rate / one if rate > 0 and one > 0 else float(gpus), rate or float(gpus))
+
+
+def _places(scale: Float, low: int, high: int, reach: Reach | None) -> list[tuple[int, Locality]]:
+    """``places``, and the fastest gang of each locality, where a wider one may be slower."""
+    out = places(low, high, reach)
+    if low == high or reach is None:
+        return out
+    begin = low
+    for place, most in enumerate(reach):
+        if begin <= (end := min(most, high)):
+            out.append((begin + int(scale[begin : end + 1].argmax()), Locality(place)))
+            begin = end + 1
+    return out
+
+
+def scaling(state: State, j: int) -> Scaling:
+    """Speed of an elastic job over its whole training by GPUs, as part of that with its best gang in each regime.
+
+    At the gangs that pack: up to a machine, and whole machines. Where a wider gang is slower, the job takes the narrower one. Empty
+    where speed is in proportion to GPUs.
+    """
+    low, high = int(state.jobs.gpus_min[j]), int(state.jobs.gpus_max[j])
+    reach = reaches(m for m, up in zip(state.machines, state.machine_up.tolist()) if up)
+    job, done = state.job_specs[j], float(state.jobs.done[j])
+    kinds = [
+        k for k, name in enumerate(state.gpu_types) if name in reach and (not job.gpu_types or name in job.gpu_types)
+    ]
+    parts = list(stretches(state, j, 0.0, done))
+    if low == high or not kinds or not parts:
+        return ()
+    kind = max(kinds, key=lambda k: float(state.speeds.scale[parts[-1][0], k, low : high + 1].max()))
+    most = reach[state.gpu_types[kind]]
+    sizes = np.array(
+        sorted({low, *range(low, min(most[1], high) + 1), *range(most[1], min(most[3], high) + 1, most[1])} - {0})
+    )
+    sizes = sizes[sizes >= low]
+    span = np.searchsorted(np.array(most[:3]), sizes)
+    seconds, best = np.zeros(len(sizes)), 0.0
+    with np.errstate(divide="ignore"):
+        for config, work in parts:
+            scale = state.speeds.scale[config, kind]
+            rate = np.maximum.accumulate(scale[sizes] / state.speeds.slowdown[config, span])
+            seconds += work * scale[1] / rate
+            best += work / best_gang(state, config, low, high, job.gpu_types).speedup
+    part = best / seconds
+    if not np.isfinite(part).all() or np.allclose(part / sizes, part[0] / sizes[0]):
+        return ()
+    widest = int(np.flatnonzero(np.diff(part, prepend=0.0) > 0)[-1]) + 1
+    return tuple(zip(sizes[:widest].astype(float).tolist(), part[:widest].tolist()))
 
 
 class Left(NamedTuple):

@@ -9,11 +9,16 @@ in which a fair fluid reference finishes completes no app later than the referen
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeAlias
+
 import numpy as np
 
 from themis.fairness.course import Course
 from themis.model.units import Bool, Float, Seconds
 
+Scaling: TypeAlias = tuple[tuple[float, float], ...]
+"""(GPUs, rising; part of the full speed there, not falling) of an app that does not train in proportion to its GPUs."""
 TINY = 1e-9
 """Work below this part of a phase counts as done."""
 LEEWAY = 0.05
@@ -72,6 +77,45 @@ def run(work: Float, cap: Float, weight: Float, capacity: float, seconds: Second
     course = Course(work[rows], cap[rows], weight[rows], floor[rows], capacity, level)
     course.go_on(seconds)
     got[rows], finish[rows] = course.got(), course.finish
+    return got, finish
+
+
+def run_scaled(
+    work: Float, cap: Float, weight: Float, capacity: float, curves: Sequence[Scaling], seconds: Seconds = np.inf
+) -> tuple[Float, Float]:
+    """``run`` for apps that do not train in proportion to their GPUs; each end of a phase costs O(apps).
+
+    Parameters
+    ----------
+    work : [A, P], GPU-seconds left of each phase at its full speed, that of ``cap`` GPUs. The others as in ``run``.
+    curves : [A], of each app: GPUs, rising, and its speed there as a part of the full one; a straight line from none to the first
+        and between them. Empty: in proportion.
+
+    Returns
+    -------
+    As ``run``; GPU-seconds are those at full speed.
+    """
+    apps = np.arange(len(work))
+    floor = np.maximum(work * TINY, TINY)
+    left = np.where(work > floor, work, 0.0)
+    got, finish, now = np.zeros(len(work)), np.where(left.any(axis=1), np.inf, 0.0), 0.0
+    points = [(np.array([0.0, *(g for g, _ in c)]), np.array([0.0, *(u for _, u in c)])) if c else None for c in curves]
+    while now < seconds and len(rows := np.flatnonzero(np.isinf(finish))) and capacity > 0:
+        phase = (left[rows] > 0).argmax(axis=1)
+        most = cap[rows, phase]
+        rate = fill(weight[rows], most, capacity)
+        for i, a in enumerate(rows.tolist()):
+            if (curve := points[a]) is not None:
+                rate[i] = most[i] * np.interp(rate[i], *curve)
+        ends = np.divide(left[rows, phase], rate, out=np.full(len(rows), np.inf), where=rate > 0)
+        passed = min(float(ends.min()), seconds - now)
+        if np.isinf(passed):
+            break
+        now += passed
+        got[rows] += rate * passed
+        left[rows, phase] -= rate * passed
+        left[left <= floor] = 0.0
+        finish[apps[np.isinf(finish) & ~left.any(axis=1)]] = now
     return got, finish
 
 

@@ -619,6 +619,7 @@ class AppFinished:
     ``needed`` : what it needed, phase by phase: (GPU-seconds on GPUs of mean speed, placed best; most GPUs that the phase can
     use). Empty in logs from before.
     ``alone`` : seconds that it takes on the idle cluster, its starts included; 0 where it did not complete.
+    ``scaling`` : of one elastic job: (GPUs, part of its full speed); without, speed is in proportion to GPUs.
     """
 
     app: int
@@ -633,6 +634,7 @@ class AppFinished:
     gpu_seconds: float
     needed: tuple[tuple[GpuSeconds, float], ...] = ()
     alone: Seconds = 0.0
+    scaling: tuple[tuple[float, float], ...] = ()
 
 
 @record

@@ -25,8 +25,9 @@ class Numbers:
     rho_reference: RhoStats = form(
         "Finish-time fairness against a share that no policy can influence: an app's JCT, less what its user held it, divided by "
         "the time it takes in the reference, where at each instant the GPUs in service are divided by weight among the apps that "
-        "it has not finished, as far as each can use them. Up to 1 the app finished no later than on its own share of the "
-        "cluster. Of apps that stop their own jobs, the work that they did counts. Statistics are over completed apps.",
+        "it has not finished, as far as each can use them; an app of one elastic job trains there at its measured speed. Up to 1 "
+        "the app finished no later than on its own share of the cluster. Of apps that stop their own jobs, the work that they did "
+        "counts. Statistics are over completed apps.",
         label="reference",
         values=lambda f: known(np.array([app.rho_reference for app in f.done])),
         per_app="rho_reference",

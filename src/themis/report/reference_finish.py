@@ -3,7 +3,8 @@
 The reference is ``fairness.fluid``: at each instant the GPUs in service are divided by weight among the apps in it, as far as
 each can use them. No policy influences it: an app's time in it follows from arrivals, weights, what apps needed and
 the machines in service. An app needs what it needed in the end (``AppFinished.needed``), one that is not over what was believed
-when it came. It leaves when it finishes there, is cancelled or fails; while its user holds it, it stands still.
+when it came. One elastic job trains there at its measured speed with as many GPUs, on a straight line between gangs. It leaves when
+it finishes there, is cancelled or fails; while its user holds it, it stands still.
 
 It may be asked at any time and goes on where it stopped. Where an app that ended needed something else than was believed,
 it goes back to a mark from before that app's arrival, and runs from there again.
@@ -47,6 +48,8 @@ class _Entry:
     needed: Needed
     held: Seconds = 0.0
     held_since: Seconds = math.nan
+    scaling: fluid.Scaling = ()
+    """``AppFinished.scaling``; its work is then in GPU-seconds at full speed."""
     known: bool = False
     """True if its end showed its need."""
     over: bool = False
@@ -120,9 +123,9 @@ class Reference:
             self.steps.pop()
         entry.over = True
         if event.needed:
-            if not _alike(entry.needed, event.needed):
+            if event.scaling or not _alike(entry.needed, event.needed):
                 self.revised.append(event.app)
-            entry.needed, entry.known = event.needed, True
+            entry.needed, entry.scaling, entry.known = event.needed, event.scaling, True
         if event.outcome != "completed":
             self.steps.append((time, "gone", event.app, 0.0))
 
@@ -286,6 +289,9 @@ class _Run:
         left = np.clip(self.work[rows] - np.maximum(self.shadow[rows][:, None] - self.before[rows], 0.0), 0.0, None)
         names = tuple(given.users)
         weight = weights(given.between, self.weight[rows], self.own[rows], self.user[rows], names, given.groups)
+        curves = [given.apps[a].scaling for a in rows.tolist()]
+        if any(curves):
+            return rows, *fluid.run_scaled(left, self.most[rows], weight, self.capacity, curves, seconds)
         return rows, *fluid.run(left, self.most[rows], weight, self.capacity, seconds)
 
     def _advance(self, seconds: Seconds) -> None:
