@@ -5,8 +5,11 @@ Rules: 16 machines of four GPUs, decisions each minute, 30 s for a start, no int
 
 from __future__ import annotations
 
+import json
 import resource
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +21,8 @@ from themis.sim.plan import Plan
 CLUSTER = "16x4"
 ROUND_S = 60.0
 START_S = 30.0
+LOAD_S = 7.5
+"""Seconds of a start that rigid jobs' models take for a checkpoint."""
 LATE = 1.2
 """A job is late that takes this many times its time in the reference, or alone where that is longer."""
 MEMBER = "simulator/workloads/workload-{}.csv"
@@ -53,25 +58,19 @@ def workload_options(data: Path, number: int, load: float) -> tuple[str, dict[st
     return str(data / "pollux" / "loads" / f"workloads-{load}" / f"workload-{number}.csv"), {"profiles": str(archive)}
 
 
+@cache
+def isolated(data: Path, number: int, load: float) -> dict[str, tuple[Seconds, Seconds]]:
+    """Each job's time in the reference and alone, by its true curve: no policy influences them."""
+    fold = _folded(data, number, "elastic_finish:backfill=false", load, {"elastic": "yes"})[0]
+    return {app.name: (app.t_reference, app.t_alone) for app in fold.result().apps}
+
+
 def run(data: Path, number: int, policy: str, *, load: float = 1.0, **options: str) -> Figures:
-    """One run. ``options`` : of the reader, as ``elastic="yes"``; without, jobs are rigid, and a start costs 30 s too."""
-    file, where = workload_options(data, number, load)
-    rigid = options.get("elastic", "no") == "no"
-    plan = Plan(
-        workload=file,
-        format="pollux",
-        options={**where, **options},
-        cluster=CLUSTER,
-        policies=[policy],
-        settings={"lease_s": str(ROUND_S), "container_s": "22.5" if rigid else str(START_S)},
-    )
-    (one,) = plan.runs()
-    fold, before = Fold(), resource.getrusage(resource.RUSAGE_SELF).ru_utime
-    one.simulation.run(fold.add)
-    cpu_s = resource.getrusage(resource.RUSAGE_SELF).ru_utime - before
-    apps = fold.result().apps
+    """One run. ``options`` : of the reader, as ``elastic="yes"``; without, jobs are rigid. A start costs 30 s in both."""
+    fold, cpu_s = _folded(data, number, policy, load, options)
+    apps, true = fold.result().apps, isolated(data, number, load)
     jct = np.array([app.jct for app in apps])
-    fluid, alone = np.array([app.t_reference for app in apps]), np.array([app.t_alone for app in apps])
+    fluid, alone = np.array([true[app.name] for app in apps]).T
     rho = jct / np.maximum(fluid, alone + ROUND_S)
     return Figures(
         jct=float(jct.mean()),
@@ -84,3 +83,40 @@ def run(data: Path, number: int, policy: str, *, load: float = 1.0, **options: s
         restarts=sum(app.restarts for app in apps) / len(apps),
         cpu_s=cpu_s,
     )
+
+
+def published(data: Path, number: int, policy: str, load: float) -> Figures:
+    """The artifact's own results of a policy, by the same reference."""
+    file = data / "pollux" / "loads" / "results" / f"{policy}-{load}" / "summary.json"
+    lasted = json.loads(file.read_text())["jcts"][f"workload-{number}"]
+    true = isolated(data, number, load)
+    jct = np.array([lasted[name] for name in true], dtype=np.float64)
+    fluid, alone = np.array(list(true.values())).T
+    rho = jct / np.maximum(fluid, alone + ROUND_S)
+    return Figures(
+        jct=float(jct.mean()),
+        p99=float(np.percentile(jct, 99)),
+        makespan=np.nan,
+        worst=float(rho.max()),
+        late=float((rho > LATE).mean()),
+        reference=float((jct / fluid).max()),
+        gpu_h=np.nan,
+        restarts=np.nan,
+        cpu_s=0.0,
+    )
+
+
+def _folded(data: Path, number: int, policy: str, load: float, options: Mapping[str, str]) -> tuple[Fold, Seconds]:
+    file, where = workload_options(data, number, load)
+    plan = Plan(
+        workload=file,
+        format="pollux",
+        options={**where, **options},
+        cluster=CLUSTER,
+        policies=[policy],
+        settings={"lease_s": str(ROUND_S), "container_s": str(START_S if options.get("elastic") else START_S - LOAD_S)},
+    )
+    (one,) = plan.runs()
+    fold, before = Fold(), resource.getrusage(resource.RUSAGE_SELF).ru_utime
+    one.simulation.run(fold.add)
+    return fold, resource.getrusage(resource.RUSAGE_SELF).ru_utime - before

@@ -179,6 +179,7 @@ RECORDS: list[Record] = [
     e.JobProgress(job=2, attempt=1, steps=0.1),
     e.JobStopped(job=2, attempt=1, steps=1 / 3),
     e.JobReached(job=2, attempt=1, steps=1e9, loss=0.3),
+    e.GoodputReported(job=3, attempt=1, steps=2.5, noise=410.0, gpu_type="V100", times=(0.1,) * 7),
     e.BatchChanged(job=2, attempt=1, steps=1 / 3, batch=64),
     e.LossReported(job=2, attempt=1, steps=1 / 3, loss=0.3),
     allocated(dataclasses.replace(GPUS, step_s=60.0)),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import check_grad
 
-from themis.model.goodput import Goodput, StepTimes, efficiency
+from themis.model.goodput import Adaptive, Goodput, StepTimes, efficiency
 from themis.optimize import step_times
 from themis.optimize.step_times import Iterations, fit
 
@@ -41,7 +41,7 @@ def test_an_iteration_takes_its_accumulations_and_the_overlap_of_gradient_and_ne
 
 
 def test_the_best_batch_is_never_below_the_base_nor_above_the_limit_and_grows_with_the_noise() -> None:
-    goodput = Goodput(base=128, most=4096, local=(32, 512), times=(("*", TIMES),))
+    goodput = Goodput(batches=Adaptive(base=128, most=4096, local=(32, 512)), times=(("*", TIMES),))
     calm, noisy = goodput.best("T4", 50.0, 64), goodput.best("T4", 50_000.0, 64)
     gpus = np.arange(65)
     for best in (calm, noisy):

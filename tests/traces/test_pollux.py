@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,11 @@ import pytest
 from logs import assert_fault, seconds, write
 
 from themis.errors import InputError
-from themis.model.events import AppFinished
+from themis.model.events import AppFinished, GoodputReported, Grant
+from themis.model.goodput import Adaptive, StepTimes
+from themis.model.settings import Settings
 from themis.model.units import Locality
-from themis.model.workload import Workload
+from themis.model.workload import Regime, Workload
 from themis.policies.api import make_policy
 from themis.sim.runner import Record, Simulation
 from themis.traces.formats import load_workload, recognise
@@ -156,17 +159,53 @@ def test_the_real_archive_has_160_jobs_of_1159_gpu_hours(shared_data: Path) -> N
     assert describe(realistic).jobs == 160
 
 
-def test_elastic_jobs_count_steps_at_the_smallest_batch_and_their_curves_are_the_best_measured_goodput(
-    tmp_path: Path,
-) -> None:
-    folder = bundle(tmp_path)
+def with_noise(folder: Path) -> str:
+    """The measurements of ``bundle`` with gradients, of one and of eight GPUs."""
     for app in ("cifar10", "deepspeech2"):
         data = folder / "simulator" / "traces" / app
         write(data, "validation-64.csv", "progress,iteration,grad_sqr,grad_var\n50,49,1.0,2.0\n100,99,1.0,2.0\n")
         write(data, "validation-128.csv", "progress,iteration,grad_sqr,grad_var\n50,30,1.0,2.0\n100,60,1.0,2.0\n")
         places = "placement,local_bsz,step_time,sync_time\n1,16,0.5,0.1\n1,64,1.0,0.2\n44,16,1.0,0.4\n44,64,1.5,0.4\n"
         write(data, "placements.csv", places)
-    workload = load_workload(str(folder), elastic=True)
+    return str(folder)
+
+
+def test_jobs_that_learn_their_curves_report_what_they_measured_and_begin_with_one_gpu(tmp_path: Path) -> None:
+    workload = load_workload(with_noise(bundle(tmp_path)), elastic=True, learned=True)
+    job = workload.apps[1].jobs[0]
+    assert job.model == "pollux-cifar10/cifar10-0"
+    assert job.expected_regimes == (Regime(steps=100.0),)
+    assert job.adaptive == Adaptive(base=64, most=128, local=(16, 64))
+    reports, gpus = list[GoodputReported](), list[int]()
+
+    def sink(time: float, record: Record) -> None:
+        reports.extend([record] if isinstance(record, GoodputReported) else [])
+        gpus.extend([len(record.gpus)] if isinstance(record, Grant) else [])
+
+    Simulation(
+        workload=replace(workload, apps=workload.apps[1:]),
+        cluster=load_cluster("2x4"),
+        book=DEFAULT_BOOK.with_profiles(workload.profiles),
+        policy_name="pollux",
+        policy=make_policy("pollux"),
+        settings=Settings(container_s=30.0, lease_s=60.0, validate=True),
+    ).run(sink)
+    assert gpus[0] == 1
+    # A gradient of 64 examples takes 1.0 - 0.2 s, an iteration 1.0 s: no GPU to wait for.
+    times = StepTimes.of(reports[0].times)
+    assert float(times.grad(np.array(64.0))) == pytest.approx(0.9, rel=0.12)
+    assert reports[0].noise == pytest.approx(64 * 2.0, rel=0.05)
+
+
+def test_learned_is_of_elastic_jobs(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="give elastic=yes too"):
+        load_workload(str(bundle(tmp_path)), learned=True)
+
+
+def test_elastic_jobs_count_steps_at_the_smallest_batch_and_their_curves_are_the_best_measured_goodput(
+    tmp_path: Path,
+) -> None:
+    workload = load_workload(with_noise(bundle(tmp_path)), elastic=True)
     job, profile = workload.apps[1].jobs[0], workload.profiles[0]
     assert (job.gpus_min, job.gpus_max, job.model) == (1, 8, "pollux-cifar10")
     (regime,) = job.regimes

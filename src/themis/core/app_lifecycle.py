@@ -122,6 +122,8 @@ def finish_app(state: State, a: int, outcome: str) -> AppFinished:
         fairness_unit.left(state, a)
     _leave(state, a)
     state.at_once.pop(a, None)
+    for j in state.app_jobs(a).tolist() if state.goodput else ():
+        state.goodput.pop(j, None)
     state.one_machine.difference_update(state.app_jobs(a).tolist())
     jct = state.now - float(t.arrival[a])
     life = jct - float(t.away[a])
@@ -160,7 +162,7 @@ def finish_app(state: State, a: int, outcome: str) -> AppFinished:
 
 
 def _needed(state: State, a: int, speed: float) -> tuple[tuple[tuple[GpuSeconds, float], ...], Scaling]:
-    """What the app needed, and its scaling, as ``AppFinished`` has them."""
+    """Need of the app, and its scaling, as ``AppFinished`` has them."""
     jobs = state.app_jobs(a)
     curve = needs.scaling(state, int(jobs[0])) if len(jobs) == 1 else ()
     found = reference.needs(state, a, speed)

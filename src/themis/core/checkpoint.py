@@ -130,6 +130,8 @@ def _fill(core: Scheduler, saved: Mapping[str, Any]) -> None:
             setattr(s, name, value)
     for n in sorted(s.removed):
         s._set_size(n, 0)
+    for j in s.goodput:
+        s.fill_goodput(j)
     s.drop_caches()
     core.settings = s.settings = replace(s.settings, **s.core_settings)
     s.jobs_in_system = s.count_jobs()

@@ -1,6 +1,7 @@
 """Seconds that each job has left by GPU type and gang size: the column ``job_seconds``, for policies that choose gang sizes.
 
-Each regime that is known counts at its own speed. A gang is taken to be on the narrowest place that the machines in service have.
+Each regime that is known counts at its own speed. A job that reports its goodput runs on at most twice the GPUs that it ran on so
+far. A gang is taken to be on the narrowest place that the machines in service have.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from themis.core.goodput import most_gpus
 from themis.core.state import State
 from themis.model.cluster import reaches
 from themis.model.speed import Speeds
@@ -54,6 +56,9 @@ def seconds_left(state: State, job_id: Int, done: Float, left: Float, kept: Kept
             each, after = _table(state, state.job_specs[j], state.regimes[j], span, kept)
             r = int(t.regime[j])
             out[i] = (float(t.regime_end[j]) - done[i]) * each[r] + after[r + 1]
+    for i, j in enumerate(job_id.tolist()):
+        if state.job_specs[j].adaptive is not None:
+            out[i, :, most_gpus(state, j) + 1 :] = np.inf
     out[:, :, 0] = np.inf
     return np.maximum(np.where(np.isnan(out), np.inf, out), LEAST_S)
 

@@ -22,6 +22,8 @@ from themis.model.units import NONE, Float, GpuSeconds, Int, Locality, Seconds
 from themis.model.workload import Halving, brackets_of
 from themis.policies.placement.packing import narrowest
 
+_REACH = "reach"
+"""Key of ``State.best_gangs``: the reach of each GPU type in service."""
 _ROWS = "rows"
 """Key of ``State.best_gangs``: batch size, GPUs and speedup of the best gang of each job, [3, jobs]."""
 
@@ -100,16 +102,18 @@ def stretches(state: State, j: int, begin: float, upto: float) -> Iterator[tuple
 
 def best_gang(state: State, config: int, low: int, high: int, only: tuple[str, ...] = ()) -> Gang:
     """The fastest gang of ``low`` to ``high`` GPUs; where no machine in service can hold one, as if placed best on ``high``."""
-    key = config, low, high, only
-    if (found := state.best_gangs.get(key)) is None:
-        found = state.best_gangs[key] = _best_gang(state, config, low, high, only)
+    of: dict[tuple[int, int, tuple[str, ...]], Gang] = state.best_gangs.setdefault(config, {})
+    if (found := of.get((low, high, only))) is None:
+        found = of[low, high, only] = _best_gang(state, config, low, high, only)
     return found
 
 
 def _best_gang(state: State, config: int, low: int, high: int, only: tuple[str, ...]) -> Gang:
     scale, slowdown = state.speeds.scale[config], state.speeds.slowdown[config]
     may = [k for k, name in enumerate(state.gpu_types) if not only or name in only]
-    reach = reaches(m for m, up in zip(state.machines, state.machine_up.tolist()) if up)
+    if (reach := state.best_gangs.get(_REACH)) is None:
+        up = state.machine_up.tolist()
+        reach = state.best_gangs[_REACH] = reaches(m for m, there in zip(state.machines, up) if there)
     found = [
         (float(scale[k, gpus] / slowdown[place]), -k, gpus, float(scale[k, 1]))
         for k in may

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from themis.core import app_lifecycle, changes, fairness_unit, least_lease, phases, reference, regimes, rungs
+from themis.core import app_lifecycle, changes, fairness_unit, goodput, least_lease, phases, reference, regimes, rungs
 from themis.core import take_snapshot as snapshots
 from themis.core.decision import Decider
 from themis.core.job_lifecycle import END, RELEASE, JobChange, move
@@ -39,6 +39,7 @@ from themis.model.events import (
     CurveStopped,
     Event,
     FairnessSet,
+    GoodputReported,
     GpusIdle,
     GpusIntruded,
     GpusWithheld,
@@ -140,6 +141,9 @@ class Scheduler(Decider):
                 return
             case BatchChanged():
                 self._batch_changed(event)
+                return
+            case GoodputReported():
+                goodput.reported(s, event)
                 return
             case LossReported():
                 self._loss(event)

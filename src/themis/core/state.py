@@ -27,6 +27,7 @@ from themis.fairness.forecasts.rules import FORECASTER, Forecaster
 from themis.model.answers import RoundPlan
 from themis.model.cluster import Machine
 from themis.model.events import SpeedMeasured
+from themis.model.goodput import Goodput, StepTimes
 from themis.model.settings import Settings
 from themis.model.speed import Profile, ProfileBook, Speeds, compile_speeds, relearned
 from themis.model.units import NONE, Bool, Float, Int, Seconds, round_end
@@ -153,6 +154,8 @@ class State(Machines):
     measured: Measured = derived(Measured)
     reprofiled: set[str] = kept(set)
     """Models whose profile differs from the one at the beginning of the log."""
+    goodput: dict[int, tuple[float, tuple[tuple[str, tuple[float, ...]], ...], int]] = kept(dict)
+    """What adaptive jobs of active apps reported last: noise, parameters of ``StepTimes`` by GPU type, most GPUs so far."""
     config_speed: Float = kept(lambda: np.zeros(0))
     """[rows of ``speeds``], mean over GPUs in service."""
     barring: bool = kept(bool)
@@ -166,6 +169,8 @@ class State(Machines):
         self._apps_left, self._service = Unended(), Growing(np.zeros(0))
         self._ends: LeaseEnds | None = None
         self._worth_by = self.speeds
+        self._lent = True
+        """Others may hold the table of speeds: it is copied before a row of it changes."""
         self._best_gangs: dict[Any, Any] = {}
         """``needs.best_gang`` by kind of job; a cache."""
 
@@ -194,6 +199,7 @@ class State(Machines):
 
     def at(self, now: Seconds) -> Self:
         """The same state as of a later instant, to look at: what is kept up with time moves on, this state itself does not."""
+        self._lent = True
         out = copy(self)
         out.advance(now)
         return out
@@ -280,8 +286,10 @@ class State(Machines):
 
     def _compile(self, configs: list[tuple[str, int]], largest: int) -> None:
         units = dict(zip(self.speeds.index, self.speeds.serial.tolist()))
-        self.speeds = compile_speeds(self.book, configs, tuple(self.gpu_types), largest, units)
+        self.speeds, self._lent = compile_speeds(self.book, configs, tuple(self.gpu_types), largest, units), False
         self._capacity_changed()
+        for j in self.goodput:
+            self.fill_goodput(j)
 
     def learn_speed(self, measured: SpeedMeasured) -> None:
         """A model's speed was measured. The unit of its work stays: what a reference GPU was first believed to do."""
@@ -302,6 +310,37 @@ class State(Machines):
         )
         self._compile(list(self.speeds.index), self.speeds.scale.shape[2] - 1)
         self._best_gangs = {}
+
+    def lend_speeds(self) -> Speeds:
+        """The table of speeds for somebody who keeps it."""
+        self._lent = True
+        return self.speeds
+
+    def fill_goodput(self, j: int) -> None:
+        """Write the row of an adaptive job by what it reported; the unit of its work stays."""
+        (noise, times, _), job, speeds = self.goodput[j], self.job_specs[j], self.speeds
+        assert job.adaptive is not None
+        if self._lent:
+            speeds = replace(speeds, scale=speeds.scale.copy(), slowdown=speeds.slowdown.copy())
+            self._lent = False
+        row = speeds.index[job.model, 0]
+        known = tuple((kind, StepTimes.of(values)) for kind, values in times)
+        goodput = Goodput(batches=job.adaptive, times=(*known, ("*", known[-1][1])))
+        most, machine = min(job.gpus_max, speeds.scale.shape[2] - 1), job.adaptive.machine
+        slower = max(goodput.spread(kind, noise) for kind, _ in known)
+        for k, kind in enumerate(self.gpu_types):
+            rate = goodput.best(kind, noise, most).rate * speeds.serial[row] * job.step_scale
+            # Rows are at the best locality: a gang of several machines is slower by the slowdown there.
+            rate[machine + 1 :] *= slower
+            speeds.scale[row, k, : most + 1], speeds.scale[row, k, most + 1 :] = rate, rate[-1]
+        speeds.slowdown[row] = 1.0, 1.0, slower, slower
+        # Another object: what was looked up in the old table is not looked up in this one.
+        self.speeds = replace(speeds)
+        self._best_gangs.pop(row, None)
+        if (of_jobs := self._best_gangs.get("rows")) is not None:
+            of_jobs[0, of_jobs[0] == row] = NONE
+        self.barring = self.barring or bool((speeds.scale[row, :, 1:] <= 0).any())
+        self.config_speed[row] = speeds.scale[row, :, 1] @ self.type_gpus / max(self.capacity, 1.0)
 
     def worth(self, config: int, gpu_type: int, gpus: int, locality: int) -> tuple[float, float]:
         """(reference GPUs that a gang is worth, slowdown of its locality), looked up once for each kind of gang."""

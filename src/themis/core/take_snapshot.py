@@ -108,7 +108,7 @@ def take_renewing(
         restart_s=state.settings.container_s,
         gpu_types=tuple(state.gpu_types),
         users=tuple(state.users),
-        speeds=state.speeds,
+        speeds=state.lend_speeds(),
         machine_gpus=_gpus(state),
         machine_type=state.machine_type,
         machine_rack=state.machine_rack,

@@ -352,6 +352,22 @@ class SpeedMeasured:
     partner_batch: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoodputReported:
+    """An adaptive job's gang says what it measured; the scheduler believes the goodput that follows (``model.goodput``).
+
+    ``steps`` : done so far, of the base batch size. ``noise`` : gradient noise scale, examples. ``times`` : the seven parameters of
+    ``StepTimes`` that the job fitted to its iterations on this GPU type.
+    """
+
+    job: int
+    attempt: int
+    steps: float
+    noise: float
+    gpu_type: str
+    times: tuple[float, ...]
+
+
 @record
 class JobStopped:
     """The gang has released its GPUs; ``steps`` is what its checkpoint holds.
@@ -504,6 +520,7 @@ Event: TypeAlias = (
     | SpeedMeasured
     | MetricsReported
     | BatchChanged
+    | GoodputReported
     | LossReported
     | Allocated
     | BidsCollected

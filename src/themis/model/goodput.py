@@ -13,7 +13,8 @@ gradient noise scale, M0 var / sqr, in examples.
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, dataclass
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -69,6 +70,11 @@ class StepTimes:
         """The seven parameters in order."""
         return np.array(astuple(self), dtype=np.float64)
 
+    @classmethod
+    def of(cls, values: Sequence[float]) -> StepTimes:
+        """The inverse of ``array``."""
+        return cls(**dict(zip((f.name for f in fields(cls)), values, strict=True)))
+
 
 LEVEL = 1.1
 """Ratio of noise between one level and the next."""
@@ -99,22 +105,22 @@ class Best(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Goodput:
-    """A model whose batch size may change.
+class Adaptive:
+    """Batch sizes of a job whose batch size may change.
 
     Attributes
     ----------
     base : M0, the batch size that work is counted in and below which it never goes. ``most`` : largest global batch size.
+    least : smallest global batch size, where it is larger than the base.
     local : smallest and largest batch size of one GPU; beyond the largest, gradients are accumulated.
     machine : GPUs of a machine. A gang that fits one is taken to be on one, a wider one on as few as hold it.
-    times : (GPU type or ``*``, parameters).
     """
 
     base: int
     most: int
     local: tuple[int, int]
-    times: tuple[tuple[str, StepTimes], ...]
     machine: int = 4
+    least: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.base <= self.most:
@@ -123,7 +129,19 @@ class Goodput:
             )
         if not 1 <= self.local[0] <= self.local[1]:
             raise InputError(f"the batch size of one GPU is {self.local}, expected 1 <= smallest <= largest.")
-        if not self.times or self.machine < 1:
+        if self.machine < 1:
+            raise InputError(f"the machines of an adaptive job have {self.machine} GPUs, expected 1 or more.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goodput:
+    """Known speed of an adaptive job. ``times`` : (GPU type or ``*``, parameters), of at least one."""
+
+    batches: Adaptive
+    times: tuple[tuple[str, StepTimes], ...]
+
+    def __post_init__(self) -> None:
+        if not self.times:
             raise InputError("a goodput has no step times, expected those of at least one GPU type.")
 
     def best(self, gpu_type: str, noise: float, largest: int) -> Best:
@@ -135,6 +153,17 @@ class Goodput:
         known = dict(self.times)
         return known.get(gpu_type, known.get("*"))
 
+    def spread(self, gpu_type: str, noise: float) -> float:
+        """Slowdown of a gang that fits a machine and is on two: of a whole machine's GPUs, at its best batch size; at least 1."""
+        times, gpus = self.of(gpu_type), self.batches.machine
+        best = self.best(gpu_type, noise, gpus)
+        if times is None or gpus < 2 or best.rate[-1] <= 0:
+            return 1.0
+        one, two = times.iteration(
+            np.full(2, gpus), np.array([1, 2]), best.local[-1:], best.accumulations[-1:]
+        ).tolist()
+        return max(float(two) / float(one), 1.0)
+
 
 @lru_cache(maxsize=4096)
 def _best(goodput: Goodput, gpu_type: str, noise: float, largest: int) -> Best:
@@ -142,10 +171,11 @@ def _best(goodput: Goodput, gpu_type: str, noise: float, largest: int) -> Best:
     out = Best(*(np.zeros(largest + 1) for _ in range(3)))
     if times is None:
         return out
-    gpus, local, parts = _grid(goodput.base, goodput.most, goodput.local, largest)
-    machines = np.where(gpus > goodput.machine, 2, 1)
+    of = goodput.batches
+    gpus, local, parts = _grid(of, largest)
+    machines = np.where(gpus > of.machine, 2, 1)
     batch = gpus * local * (parts + 1.0)
-    rate = batch / times.iteration(gpus, machines, local, parts) * efficiency(batch, goodput.base, noise) / goodput.base
+    rate = batch / times.iteration(gpus, machines, local, parts) * efficiency(batch, of.base, noise) / of.base
     rate[local <= 0] = 0.0
     rows, at = np.arange(largest) + 1, rate.argmax(axis=1)
     for column, values in zip(out, (rate, local, parts)):
@@ -154,26 +184,26 @@ def _best(goodput: Goodput, gpu_type: str, noise: float, largest: int) -> Best:
 
 
 @lru_cache(maxsize=256)
-def _grid(base: int, most: int, local: tuple[int, int], largest: int) -> tuple[Float, Float, Float]:
+def _grid(of: Adaptive, largest: int) -> tuple[Float, Float, Float]:
     """[S, options] each: GPUs, local batch sizes (0: no option) and accumulations."""
     sizes, parts = np.zeros((largest, CANDIDATES)), np.zeros((largest, CANDIDATES))
     for gpus in range(1, largest + 1):
-        m, s = options(base, most, local, gpus)
+        m, s = options(of, gpus)
         sizes[gpus - 1, : len(m)], parts[gpus - 1, : len(s)] = m, s
     return np.repeat(np.arange(1.0, largest + 1.0)[:, None], CANDIDATES, axis=1), sizes, parts
 
 
-def options(base: int, most: int, local: tuple[int, int], gpus: int) -> tuple[Float, Float]:
+def options(of: Adaptive, gpus: int) -> tuple[Float, Float]:
     """(local batch sizes, accumulations) that a gang may choose from; empty where it is too wide for the largest batch.
 
     On one GPU a batch beyond the base is taken in at least two parts: the noise is estimated from their difference.
     """
-    low, high = max(base, local[0] * gpus), most
+    low, high = max(of.base, of.least, of.local[0] * gpus), of.most
     if low > high:
         return np.zeros(0), np.zeros(0)
     batch = np.geomspace(low, high, CANDIDATES) if low < high else np.array([float(low)])
     each = batch / gpus
-    parts = np.ceil(each / local[1] - 1e-9)
+    parts = np.ceil(each / of.local[1] - 1e-9)
     if gpus == 1:
-        parts = np.where(batch > base * (1 + 1e-9), np.maximum(parts, 2.0), parts)
+        parts = np.where(batch > of.base * (1 + 1e-9), np.maximum(parts, 2.0), parts)
     return np.maximum(np.ceil(each / parts - 1e-9), 1.0), parts - 1.0

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from themis.model.cluster import Machine
 from themis.model.dynamic import Dynamic, Mode
+from themis.model.goodput import Adaptive
 from themis.model.workload import App, Bag, CurveStopping, Halving, Hyperband, Job, LossCurve, Regime, Rung, Tuner
 
 Fields: TypeAlias = dict[str, Any]
@@ -19,7 +20,20 @@ Fields: TypeAlias = dict[str, Any]
 _DEFAULTS: Mapping[type[Any], tuple[tuple[str, Any], ...]] = MappingProxyType(
     {
         kind: tuple((f.name, f.default) for f in fields(kind))
-        for kind in (Machine, App, Job, Regime, LossCurve, Bag, Halving, Rung, Hyperband, CurveStopping, Dynamic)
+        for kind in (
+            Machine,
+            App,
+            Job,
+            Regime,
+            LossCurve,
+            Bag,
+            Halving,
+            Rung,
+            Hyperband,
+            CurveStopping,
+            Dynamic,
+            Adaptive,
+        )
     }
 )
 _TUNERS: Mapping[type[Any], str] = MappingProxyType(
@@ -63,6 +77,8 @@ def _job(d: Fields) -> Job:
         job["gpu_types"] = tuple(job["gpu_types"])
     if "loss" in job:
         job["loss"] = LossCurve(**job["loss"])
+    if "adaptive" in job:
+        job["adaptive"] = Adaptive(**{**job["adaptive"], "local": tuple(job["adaptive"]["local"])})
     if "dynamic" in job:
         job["dynamic"] = _dynamic(job["dynamic"])
     return Job(**job)

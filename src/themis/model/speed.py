@@ -97,6 +97,8 @@ class Profile:
         ``ANY_TYPE``, own batch or 0 for any, the other's model, and its batch or 0. Missing or 0: the two cannot share.
     source : where the figures come from; assumptions begin with that word.
     barred : (GPU type, batch size) that was measured as 0 on every gang: the model does not fit.
+    iterations : what an adaptive job of the model measures, for simulated gangs alone: by batch size, GPUs and machines (2: more)
+        local batch size, seconds to compute a gradient, and of an iteration without accumulation.
     """
 
     name: str
@@ -107,6 +109,7 @@ class Profile:
     source: str = ""
     beside: Mapping[tuple[str, int, str, int], float] = field(default_factory=dict)
     barred: frozenset[tuple[str, int]] = field(default=frozenset(), repr=False)
+    iterations: Mapping[tuple[int, int, int], tuple[float, float, float]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if not self.curves:

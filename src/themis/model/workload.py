@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from themis.errors import InputError
 from themis.model.dynamic import Dynamic
+from themis.model.goodput import Adaptive
 from themis.model.speed import Profile
 from themis.model.units import Seconds
 
@@ -54,6 +55,9 @@ class Job:
     regimes : of a dynamic job whose program decides by itself, what truly happens in a simulation, or first batch size
         and number of epochs: the scheduler reads no more of it than that.
     one_machine : its gang is one process, so all GPUs are of one machine.
+    adaptive : batch sizes of a job that reports its noise and step times: nothing more of its speed is known, and its steps are
+        of the base batch size. Its model is its own, of batch size 0 for what is believed before the first report; its regimes
+        are what truly happens, by noise level (``model.goodput.level_of``).
     """
 
     name: str
@@ -67,6 +71,7 @@ class Job:
     loss: LossCurve = LossCurve()
     dynamic: Dynamic | None = None
     one_machine: bool = False
+    adaptive: Adaptive | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.gpus_min <= self.gpus_max:
@@ -93,6 +98,8 @@ class Job:
     @property
     def expected_regimes(self) -> tuple[Regime, ...]:
         """Regimes known when the job arrives: all of them, or the first batch size only where its program decides."""
+        if self.adaptive:
+            return (Regime(steps=self.steps),)
         if self.dynamic and self.dynamic.hidden:
             return (Regime(steps=self.steps, batch=self.regimes[0].batch),)
         return self.regimes

@@ -10,11 +10,14 @@ from dataclasses import dataclass, field
 from itertools import cycle
 from typing import Protocol
 
+import numpy as np
+
 from themis.core.executor import Executor
 from themis.model.events import (
     BatchChanged,
     Command,
     Event,
+    GoodputReported,
     Grant,
     JobProgress,
     JobReached,
@@ -25,10 +28,12 @@ from themis.model.events import (
     Revoke,
     SpeedMeasured,
 )
+from themis.model.goodput import StepTimes, noise_of
 from themis.model.settings import Settings
 from themis.model.speed import ProfileBook
 from themis.model.units import NONE, Locality, Seconds
 from themis.model.workload import App, CurveStopping, Job, Regime
+from themis.optimize.step_times import Iterations, fit
 from themis.policies.tuning.curves import observation_noise
 
 _STUCK = 1e-6
@@ -67,12 +72,40 @@ class _Gang:
     """Model and batch size of the job on the same GPUs, as of when it came."""
     pending: list[Cancel] = field(default_factory=list)
     checks: _Checks | None = None
+    agent: _Agent | None = None
+    """Of an adaptive job."""
     steady: bool = False
     """One regime and nothing to report on the way."""
     loss: tuple[float, float] = (-1.0, 0.0)
     """The last target and the loss there."""
     speed: float = 0.0
     """Steps/s of a steady gang where it is now; 0 of others."""
+
+
+LOOK_S = 20.0
+"""Seconds after which a gang has measured its iterations."""
+REFITS = frozenset({1, 2, 3, 4, 6, 8})
+"""Numbers of measurements at which an adaptive job fits its step times; later, where it runs on other GPUs than before."""
+
+
+@dataclass(slots=True)
+class _Agent:
+    """Knowledge of an adaptive job of itself: its measurements by GPUs, machines (2: more) and local batch size, and their fit."""
+
+    seen: dict[tuple[int, int, float], tuple[float, float]] = field(default_factory=dict)
+    times: StepTimes | None = None
+
+    def measure(self, gpus: int, machines: int, found: tuple[float, float, float]) -> None:
+        """Take in a measurement: local batch size, seconds to compute a gradient, and of an iteration."""
+        local, *seconds = found
+        elsewhere = (gpus, machines) not in {key[:2] for key in self.seen}
+        if self.seen.setdefault((gpus, machines, local), (seconds[0], seconds[1])) and not (
+            elsewhere or self.times is None or len(self.seen) in REFITS
+        ):
+            return
+        k, n, m = np.array(list(self.seen), dtype=np.float64).T
+        grad, step = np.array(list(self.seen.values())).T
+        self.times = fit(Iterations(gpus=k, machines=n, local=m, grad_s=grad, iteration_s=step))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +154,9 @@ class SimulatedExecutor(Executor):
         """Remember the jobs of an app."""
         for j, job in enumerate(app.jobs, start=first_job):
             checks = self._checks(app, j, job)
-            steady = checks is None and len(job.regimes) == 1 and job.dynamic is None
-            self.gangs[j] = _Gang(spec=job, checks=checks, steady=steady)
+            steady = checks is None and len(job.regimes) == 1 and job.dynamic is None and job.adaptive is None
+            agent = _Agent() if job.adaptive else None
+            self.gangs[j] = _Gang(spec=job, checks=checks, agent=agent, steady=steady)
 
     def forget(self, job: int) -> None:
         """Forget a job that will not run again."""
@@ -183,6 +217,9 @@ class SimulatedExecutor(Executor):
                 changed = BatchChanged(job=job, attempt=number, steps=done, batch=regime.batch)
                 gang.pending.append(self.timer.schedule(at, changed))
                 last = regime.batch
+            if gang.agent is not None:
+                # The first report takes some iterations; what changed by then is in it.
+                self._report_goodput(job, gang, gang.agent, regime, max(at, gang.began + LOOK_S))
             at += (upto - done) / self._rate(gang, regime)
             done = upto
             if done >= gang.target - 1e-9:
@@ -192,9 +229,28 @@ class SimulatedExecutor(Executor):
                 gang.pending.append(
                     self.timer.schedule(at, LossReported(job=job, attempt=number, steps=done, loss=loss))
                 )
-            elif not reports_batch:
+            elif not reports_batch and gang.agent is None:
                 gang.pending.append(self.timer.schedule(at, JobProgress(job=job, attempt=number, steps=done)))
         self._reach(job, gang, at)
+
+    def _report_goodput(self, job: int, gang: _Gang, agent: _Agent, regime: Regime, at: Seconds) -> None:
+        gpu_type, gpus, locality = gang.where
+        machines = 1 if locality <= Locality.MACHINE else 2
+        known = self.book.profiles[gang.spec.model].iterations
+        found = known.get((regime.batch, gpus, machines))
+        if found is not None and at == gang.began + LOOK_S:
+            agent.measure(gpus, machines, found)
+        if agent.times is None:
+            return
+        report = GoodputReported(
+            job=job,
+            attempt=gang.attempt,
+            steps=self._steps_after(gang, at - gang.began),
+            noise=noise_of(regime.batch),
+            gpu_type=gpu_type,
+            times=tuple(agent.times.array().tolist()),
+        )
+        gang.pending.append(self.timer.schedule(at, report))
 
     def _reach(self, job: int, gang: _Gang, at: Seconds) -> None:
         """The last report: the target."""

@@ -18,6 +18,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 from themis.errors import InputError, TraceError, closest, counted
 from themis.model.dynamic import Dynamic
+from themis.model.goodput import Adaptive
 from themis.model.speed import Profile, ProfileBook
 from themis.model.units import Locality, Seconds
 from themis.model.workload import App, Job, Regime, Workload
@@ -58,6 +59,7 @@ class Record:
     model: str = ""
     regimes: tuple[Regime, ...] = ()
     dynamic: Dynamic | None = None
+    adaptive: Adaptive | None = None
     weight: float = 1.0
     deadline: Seconds | None = None
     unknown: tuple[str, int] | None = None
@@ -305,6 +307,7 @@ def _job(name: str, record: Record, model: str, rates: ReferenceRates) -> Job:
         gpus_max=record.gpus,
         gpu_types=record.gpu_types,
         dynamic=record.dynamic,
+        adaptive=record.adaptive,
     )
 
 

@@ -4,7 +4,7 @@ Columns ``name, time, application, num_replicas, batch_size``. The file has no d
 measurements in the same archive (``themis.traces.pollux_speeds``). Gangs of more than four GPUs were measured on several
 machines: such a gang takes the measured time where it spans machines of one rack, and less on one machine. Every job is a
 user of its own. Jobs are rigid at ``num_replicas`` and ``batch_size``; with ``elastic=yes`` they take any number of GPUs, and the
-batch size follows for the largest goodput (``themis.traces.pollux_elastic``).
+batch size follows for the largest goodput (``themis.traces.pollux_elastic``), with ``learned=yes`` by curves that each job learns.
 """
 
 from __future__ import annotations
@@ -37,12 +37,14 @@ class Pollux(JobLog):
     ----------
     member : which workload of an archive or folder: the end of its name.
     profiles : the archive or folder with the measurements, where a single CSV is read.
-    elastic : jobs may run on any number of GPUs.
+    elastic : jobs may run on any number of GPUs. ``learned`` : of elastic jobs, the scheduler knows no curve, and believes what
+        each job measured of itself.
     """
 
     member: str = "simulator/workloads/workload-1.csv"
     profiles: str = ""
     elastic: bool = False
+    learned: bool = False
 
     name: ClassVar[str] = "pollux"
     columns: ClassVar[tuple[str, ...]] = ("name", "time", "application", "num_replicas", "batch_size")
@@ -69,6 +71,8 @@ class Pollux(JobLog):
 
     def parser(self, path: Path, book: ProfileBook) -> Parse:
         """Each row a job, as long as was measured."""
+        if self.learned and not self.elastic:
+            raise InputError(f"{path}: learned=yes is of elastic jobs; give elastic=yes too.")
         if not self.profiles and not is_bundle(path):
             raise InputError(
                 f"{path} has no durations: give profiles=FILE, the archive pollux-osdi21.tar.gz or its folder."
@@ -91,8 +95,9 @@ class Pollux(JobLog):
                     submit=submit,
                     gpus=job.gpus,
                     gpus_min=1,
-                    model=job.profile.name,
+                    model=f"{job.profile.name}/{name}" if self.learned else job.profile.name,
                     regimes=job.regimes,
+                    adaptive=job.batches if self.learned else None,
                 )
             gpus = row.whole("num_replicas", "a whole number of GPUs, 1 or more", low=1)
             batch = row.whole("batch_size", "a batch size, 1 or more", low=1)
@@ -117,4 +122,7 @@ class Pollux(JobLog):
             return ()
         used = {record.model for jobs in kept for record in jobs}
         found = elastic_applications(Path(self.profiles) if self.profiles else path)
+        if self.learned:
+            kinds = {app.profile.name: app for app in found.values()}
+            return tuple(kinds[kind].of_one(job) for kind, _, job in (name.partition("/") for name in sorted(used)))
         return tuple(app.profile for _, app in sorted(found.items()) if app.profile.name in used)

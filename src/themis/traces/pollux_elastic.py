@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import csv
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 
-from themis.model.goodput import level_of, noise_of
+from themis.model.goodput import Adaptive, level_of, noise_of
 from themis.model.speed import ANY_TYPE, Curve, Profile
 from themis.model.units import Float
 from themis.model.workload import Regime
@@ -37,11 +37,18 @@ WIDE = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elastic:
-    """An application: its true speeds by noise level, its regimes, and the most GPUs that it can use."""
+    """An application: its true speeds by noise level, its regimes, its batch sizes, and the most GPUs that it can use."""
 
     profile: Profile
     regimes: tuple[Regime, ...]
+    batches: Adaptive
     gpus: int
+
+    def of_one(self, job: str) -> Profile:
+        """The profile of a job that learns its curve: believed before is its speed on one GPU in its first regime, no more."""
+        one = self.profile.curves[ANY_TYPE, self.regimes[0].batch].unit
+        curves = {**self.profile.curves, (ANY_TYPE, 0): Curve(gpus=(1,), rate=(one,))}
+        return replace(self.profile, name=f"{self.profile.name}/{job}", curves=curves)
 
 
 @lru_cache(maxsize=2)
@@ -91,12 +98,21 @@ def _elastic(name: str, app: Application, runs: dict[int, Float]) -> Elastic:
         slowdown=(1.0, 1.0, slower, slower),
         checkpoint_s=0.0,
         source="Pollux OSDI'21",
+        iterations=_iterations(app, batch, gain, level),
+    )
+    least = int(min(points[0][0] for points in app.times.values()))
+    batches = Adaptive(
+        base=int(sizes[0]),
+        least=fixed or 0,
+        most=fixed or int(sizes[-1]),
+        local=(least, app.local_limit),
+        machine=MACHINE,
     )
     pieces = [
         (number, sum(s for _, s in part)) for number, part in groupby(zip(level, steps.tolist()), key=lambda e: e[0])
     ]
     regimes = tuple(Regime(steps=total, batch=number) for number, total in pieces if total > 0)
-    return Elastic(profile=profile, regimes=regimes, gpus=max(rate))
+    return Elastic(profile=profile, regimes=regimes, batches=batches, gpus=max(rate))
 
 
 _GANGS = (1, 2, 3, *range(MACHINE, 16 * MACHINE + 1, MACHINE))
@@ -111,6 +127,24 @@ def _speeds(app: Application, batch: Float, places: dict[int, tuple[int, ...]]) 
             continue
         seconds = np.array([app.iteration_s(placement, b) for b in batch])
         out[gpus] = np.where(batch >= smallest * gpus, 1.0 / seconds, 0.0)
+    return out
+
+
+def _iterations(
+    app: Application, batch: Float, gain: Float, level: list[int]
+) -> dict[tuple[int, int, int], tuple[float, float, float]]:
+    """``Profile.iterations``: at the true best batch size of each noise level, in the first epoch that has it."""
+    places = [(k, 1 if k <= MACHINE else 2, (k,) if k <= MACHINE else (MACHINE,) * (k // MACHINE)) for k in _GANGS]
+    places += [(2, 2, (1, 1)), (4, 2, (2, 2))]
+    out = {}
+    for gpus, machines, placement in places:
+        speed = _speeds(app, batch, {gpus: placement}).get(gpus)
+        if speed is None:
+            continue
+        for number in dict.fromkeys(level):
+            best = float(batch[int((gain[level.index(number)] * speed).argmax())])
+            local, _, grad_s, step_s = app.parts(placement, best)
+            out[number, gpus, machines] = float(local), grad_s, step_s
     return out
 
 

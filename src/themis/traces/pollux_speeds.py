@@ -61,6 +61,11 @@ class Application:
 
     def iteration_s(self, placement: tuple[int, ...], batch: float) -> Seconds:
         """Seconds of an iteration on a placement that was measured."""
+        _, accumulations, grad_s, step_s = self.parts(placement, batch)
+        return step_s + accumulations * grad_s
+
+    def parts(self, placement: tuple[int, ...], batch: float) -> tuple[int, int, Seconds, Seconds]:
+        """Local batch size and accumulations of an iteration, and its seconds to compute a gradient and without accumulation."""
         gpus = sum(placement)
         local = math.ceil(batch / gpus)
         accumulations = math.ceil(local / self.local_limit) - 1
@@ -69,7 +74,7 @@ class Application:
         x, step, sync = np.array(self.times[placement]).T
         at = math.ceil(local / (accumulations + 1))
         step_s, sync_s = float(np.interp(at, x, step)), float(np.interp(at, x, sync))
-        return step_s + accumulations * (step_s - sync_s)
+        return at, accumulations, step_s - sync_s, step_s
 
 
 @lru_cache(maxsize=4)
