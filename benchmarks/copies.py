@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from themis.machines.agent.messages import THROUGH_SERVICE
-from themis.machines.bundles.copies import Copies
+from themis.machines.engines.copies import Copies
 from themis.machines.engines.hosts import Host, NodeSettings
 from themis.machines.engines.local import LocalExecutor
 from themis.machines.engines.program import Program

@@ -15,7 +15,7 @@ from live import grant
 from test_gangs import gangs, said
 
 from themis.machines.agent import prepare
-from themis.machines.agent.messages import Fetch, Hello, Message, Piece, Prepare, Renew, TaskState
+from themis.machines.agent.messages import PROTOCOL, Fetch, Hello, Message, Piece, Prepare, Renew, TaskState
 from themis.machines.agent.prepare import Unfit, unpack
 from themis.machines.bundles.store import Store
 from themis.machines.engines.depot import Depot
@@ -86,7 +86,7 @@ def sent(machines: int = 2) -> Gangs:
 def test_a_machine_gets_the_files_of_its_own_jobs_while_they_last_and_no_others() -> None:
     book = sent()
     for n in range(2):
-        book.handle_message(n, Hello(node=f"m{n}", trust="single", protocol=2), 0.0)
+        book.handle_message(n, Hello(node=f"m{n}", trust="single", protocol=PROTOCOL), 0.0)
         book.handle_message(n, Renew(sequence=1), 0.0)
     assert not book.specs_on(0)
     assert said(book.command(grant(1, (0,)), 0.0), Prepare) == [0]

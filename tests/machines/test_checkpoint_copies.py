@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tarfile
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from live import LONG, SHORT, grant, live, revoke, shell
+from live import LONG, Live, grant, live, revoke, shell
 
 from processes import left_of, wait_until
-from themis.machines.agent import checkpoint_copies
-from themis.machines.agent.checkpoint_copies import Place, restore, save
+from themis.machines.agent import checkpoint_copies, prepare
+from themis.machines.agent.checkpoint_copies import CHECKPOINTS, NEW, Failed, Place, name_of, pack, restore
+from themis.machines.engines.copies import Copies
+from themis.machines.engines.hosts import NodeSettings
 from themis.machines.engines.program import AttemptEnded, Ending
 from themis.model.events import JobReached, JobStarted, JobStopped
 
@@ -34,11 +33,24 @@ def root(tmp_path: Path) -> Iterator[Path]:
     wait_until(lambda: not left_of(tmp_path), "no process was left")
 
 
+@contextmanager
+def copying(
+    tmp_path: Path, line: str, *machines: int, settings: NodeSettings = LONG, **more: object
+) -> Iterator[tuple[Live, Copies, Path]]:
+    """Machines that share no folder but the one of the URL."""
+    kept, url = Copies(tmp_path / "copies", 1 << 30, 1 << 30), tmp_path / "bucket"
+    program = shell(line, **{"checkpoint_url": f"file://{url}", "grace_s": 10.0, **more})
+    try:
+        with live(tmp_path / "run", program, *machines, settings=settings, copies=kept) as world:
+            yield world, kept, url
+    finally:
+        kept.close()
+
+
 @pytest.mark.slow
 def test_a_preempted_job_resumes_on_another_machine_with_what_it_wrote_at_sigterm(root: Path, tmp_path: Path) -> None:
     """The machines share no folder: each attempt's checkpoints are below its own agent's folder."""
-    url = tmp_path / "bucket"
-    with live(root, shell(SAVES, checkpoint_url=f"file://{url}", grace_s=10.0), 1, 1, settings=LONG) as world:
+    with copying(tmp_path, SAVES, 1, 1) as (world, kept, url):
         nodes = [root / "nodes" / f"m{n}" / "checkpoints" for n in range(2)]
         for attempt in (1, 2, 3):
             here = nodes[(attempt + 1) % 2] / f"job0-attempt{attempt}"
@@ -54,69 +66,45 @@ def test_a_preempted_job_resumes_on_another_machine_with_what_it_wrote_at_sigter
             world.until(JobStopped)
             world.executor.recorded(0, attempt)
         wait_until(lambda: not any(p for n in nodes for p in n.iterdir()), "copied folders are removed from machines")
-    names = sorted(os.listdir(url))
-    assert [name for name in names if name.startswith("ended")] == [f"ended-000{n}.json" for n in (1, 2, 3)]
-    assert len([name for name in names if name.endswith(".tar")]) == checkpoint_copies.KEPT
-
-
-@pytest.mark.slow
-def test_every_machine_of_a_gang_gets_the_checkpoints_that_rank_0s_machine_copied(root: Path, tmp_path: Path) -> None:
-    line = (
-        "if [ $THEMIS_ATTEMPT = 1 ]; then [ $RANK = 1 ] || echo saved > $THEMIS_CHECKPOINT_DIR/step; exit 75; "
-        f"else cp $THEMIS_CHECKPOINT_DIR/step {tmp_path}/of-$RANK; fi"
-    )
-    with live(root, shell(line, checkpoint_url=f"file://{tmp_path}/bucket"), 1, 1, settings=LONG) as world:
-        world.executor.submit(grant(1, (0, 1)))
-        world.until(JobStopped)
-        world.executor.submit(grant(2, (0, 1)))
-        world.until(JobReached)
-    assert [(tmp_path / f"of-{rank}").read_text() for rank in range(2)] == ["saved\n"] * 2
+        (last,) = kept.newest(0)
+        assert (last.attempt, last.sha256, last.bytes) == (3, "", 0), (
+            "the service knows the copy, and has no byte of it"
+        )
+        assert name_of(3, last.number, 0) in os.listdir(url)
 
 
 @pytest.mark.slow
 def test_while_it_runs_copies_are_made_and_one_serves_when_the_machine_is_lost(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = tmp_path / "bucket"
-    # In one step, as jobs should save: a copy that is made meanwhile has all of it or nothing.
-    line = "cd $THEMIS_CHECKPOINT_DIR; echo 7 > .step; mv .step step; while true; do sleep 0.1; done"
-    settings = replace(LONG, copy_every_s=0.5)
-
-    def copied() -> list[str]:
-        """Files of all copies that have a marker."""
-        found = []
-        for marker in url.glob("copy-0001-*.json"):
-            # Old copies are removed.
-            with suppress(FileNotFoundError), tarfile.open(marker.with_suffix(".tar")) as archive:
-                found += archive.getnames()
-        return found
-
-    def told() -> str:
-        logs = [path.read_text() for path in sorted(root.glob("nodes/*/tasks/*/copies.log"))]
-        files = sorted(path.name for path in url.glob("*"))
-        return f"the last copy outlives the service; there are {files}, it said {logs}"
-
-    # What copies outlives the service, so nothing is swept away here.
-    with live(root, shell(line, checkpoint_url=f"file://{url}"), 1, 1, settings=settings, sweep=False) as world:
+    monkeypatch.setattr("themis.machines.engines.depot.SIGN_S", 1.0)
+    line = (
+        "cd $THEMIS_CHECKPOINT_DIR; [ -e step ] && cp step $OUT && exit 0; n=0; "
+        "while true; do n=$((n+1)); echo 7 > .step; echo $n > count; mv .step step; sleep 0.7; done"
+    )
+    env = {"OUT": str(tmp_path / "found")}
+    with copying(tmp_path, line, 1, 1, settings=replace(LONG, copy_every_s=0.3), env=env) as (world, kept, url):
         world.executor.submit(grant(1, (0,)))
-        wait_until(lambda: "./step" in copied(), lambda: f"a copy was made; {world.heard} {world.logs()}")
-    wait_until((url / "ended-0001.json").exists, told)
-    wait_until(lambda: not left_of(tmp_path), lambda: f"it is over: {left_of(tmp_path)}")
-    assert json.loads((url / "ended-0001.json").read_text())["problem"] == ""
-    (url / "ended-0001.json").unlink()  # as where the machine died with it
-    (url / "copying-0001.json").unlink()
-    monkeypatch.setattr(checkpoint_copies, "SIGN_S", 0.1)
-    folder = tmp_path / "new"
-    folder.mkdir()
-    said = restore(Place(f"file://{url}"), folder, 2, lead=True, wait_s=5.0)
-    assert "left no final copy" in said
-    assert (folder / "step").read_text() == "7\n"
+        numbers = set[int]()
+        wait_until(
+            lambda: bool(numbers.update(c.number for c in kept.newest(0))) or len(numbers) > 3, "copies are made"
+        )
+        wait_until(lambda: len(os.listdir(url)) <= 3, "those before the newest whole one are removed")
+        world.executor.respawn = False
+        world.executor.agents[0].kill()
+        for pid in left_of(root / "nodes" / "m0"):
+            os.kill(pid, 9)
+        wait_until(lambda: not world.executor.gangs.nodes[0].connected, "it is gone")
+        world.executor.submit(revoke(1))
+        world.executor.gangs.gangs.clear()  # as when its lease is over, and its GPUs count as free
+        world.executor.submit(grant(2, (1,)))
+        world.until(JobReached)
+    assert (tmp_path / "found").read_text() == "7\n"
 
 
 @pytest.mark.slow
-def test_a_url_that_cannot_be_written_is_a_sentence_and_does_not_hold_the_gpus(root: Path, tmp_path: Path) -> None:
-    program = shell("true", checkpoint_url="nosuch://bucket/x")
-    with live(root, program, settings=LONG) as world:
+def test_a_url_that_cannot_be_used_is_a_sentence_before_the_job_runs(root: Path, tmp_path: Path) -> None:
+    with copying(tmp_path, "true", 1, checkpoint_url="nosuch://bucket/x") as (world, _, _):
         world.executor.submit(grant(1, (0,)))
         ended = world.until(AttemptEnded)
     assert ended.ending is Ending.NOT_STARTED
@@ -125,24 +113,59 @@ def test_a_url_that_cannot_be_written_is_a_sentence_and_does_not_hold_the_gpus(r
 
 
 @pytest.mark.slow
+def test_a_url_that_fails_later_is_a_line_in_the_log_and_the_files_stay_on_the_machine(
+    root: Path, tmp_path: Path
+) -> None:
+    line = f"echo 1 > $THEMIS_CHECKPOINT_DIR/x; rmdir {tmp_path}/bucket; echo > {tmp_path}/bucket; exit 75"
+    with copying(tmp_path, line, 1) as (world, kept, url):
+        world.executor.submit(grant(1, (0,)))
+        assert world.until(AttemptEnded).ending is Ending.REQUEUED
+        world.until(JobStopped)
+        world.executor.recorded(0, 1)
+        wait_until(lambda: not kept.awaited(0, 2), "the next attempt need not wait")
+        assert kept.newest(0) == []
+        assert f"checkpoints were not copied to file://{url}" in world.logs()
+    assert (root / "nodes" / "m0" / "checkpoints" / "job0-attempt1" / "x").read_text() == "1\n"
+
+
+@pytest.mark.slow
+def test_an_archive_that_is_damaged_at_its_url_is_named_and_the_job_does_not_begin_anew(
+    root: Path, tmp_path: Path
+) -> None:
+    line = "echo 1 > $THEMIS_CHECKPOINT_DIR/x; exit 75"
+    with copying(tmp_path, line, 1) as (world, kept, url):
+        world.executor.submit(grant(1, (0,)))
+        world.until(JobStopped)
+        world.executor.recorded(0, 1)
+        wait_until(lambda: bool(kept.newest(0)), "it is copied")
+        (archive,) = url.iterdir()
+        archive.write_bytes(archive.read_bytes()[:-100] + b"x" * 100)
+        world.executor.submit(grant(2, (0,)))
+        ended = world.until(AttemptEnded)
+        assert ended.ending is Ending.NOT_STARTED
+        assert f"{archive.name} at file://{url} is missing or damaged" in ended.message
+        world.until(JobStopped)
+        world.executor.recorded(0, 2)
+        wait_until(lambda: not kept.awaited(0, 3), "its machine says that nothing comes")
+        assert [copy.attempt for copy in kept.newest(0)] == [1], "what was not restored is not copied"
+
+
+@pytest.mark.slow
 def test_the_next_attempt_does_not_begin_before_the_last_copy_is_there(root: Path, tmp_path: Path) -> None:
     """GPUs are free when the ranks have ended: the first machine serves another job while the copy is written."""
-    url = tmp_path / "bucket"
     line = (
-        f"if [ $THEMIS_ATTEMPT = 1 ]; then head -c 200M /dev/urandom > $THEMIS_CHECKPOINT_DIR/large; sleep 600; "
-        f"else ls {url} > {tmp_path}/seen; stat -c %s $THEMIS_CHECKPOINT_DIR/large >> {tmp_path}/seen; fi"
+        "if [ $THEMIS_ATTEMPT = 1 ]; then head -c 100M /dev/urandom > $THEMIS_CHECKPOINT_DIR/large; sleep 600; "
+        f"else stat -c %s $THEMIS_CHECKPOINT_DIR/large > {tmp_path}/seen; fi"
     )
-    with live(root, shell(line, checkpoint_url=f"file://{url}"), 1, 1, settings=SHORT) as world:
+    with copying(tmp_path, line, 1, 1, grace_s=1.0) as (world, _, _):
         large = root / "nodes" / "m0" / "checkpoints" / "job0-attempt1" / "large"
         world.executor.submit(grant(1, (0,)))
-        wait_until(lambda: large.exists() and large.stat().st_size == 200 << 20, "it saved")
+        wait_until(lambda: large.exists() and large.stat().st_size == 100 << 20, "it saved")
         world.executor.submit(revoke(1))
         world.until(JobStopped)
         world.executor.submit(grant(2, (1,)))
         world.until(JobReached)
-    seen = (tmp_path / "seen").read_text().split()
-    assert "ended-0001.json" in seen
-    assert seen[-1] == str(200 << 20)
+    assert (tmp_path / "seen").read_text() == f"{100 << 20}\n"
 
 
 def folder(path: Path, **files: str) -> Path:
@@ -152,30 +175,27 @@ def folder(path: Path, **files: str) -> Path:
     return path
 
 
-def test_half_a_copy_and_a_damaged_one_are_never_restored(tmp_path: Path) -> None:
-    place, here = Place(f"file://{tmp_path}/b"), folder(tmp_path / "a", step="1")
-    save(place, here, 1, 1, final=False)
-    folder(here, step="2")
-    save(place, here, 1, 2, final=True)
-    tar = tmp_path / "b" / "copy-0001-0002.tar"
-    tar.write_bytes(tar.read_bytes()[:-100] + b"x" * 100)
-    (tmp_path / "b" / "copy-0001-0003.tar").write_bytes(b"half")
-    (tmp_path / "b" / "copy-0001-0004.json").write_text('{"sha')
-    there = folder(tmp_path / "c", old="x")
-    said = restore(place, there, 2, lead=False, wait_s=0.1)
-    assert "copy-0001-0002 is damaged" in said
-    assert [(p.name, p.read_text()) for p in there.iterdir()] == [("step", "1")]
+def saved(place: Place, here: Path, number: int, machine: int = 0, since: int = 0) -> tuple[str, str]:
+    """Name and SHA-256 of an archive."""
+    name = name_of(1, number, machine)
+    return name, pack(lambda: place.opened(name, "wb"), [(here, CHECKPOINTS)], machine, since).sha256
+
+
+def files_of(path: Path) -> dict[str, str]:
+    """Names and contents of the files below a folder."""
+    return {str(p.relative_to(path)): p.read_text() for p in path.rglob("*") if p.is_file()}
 
 
 @pytest.mark.parametrize("fails", ["extract", "rename"])
-def test_nothing_of_a_restore_that_did_not_finish_is_ever_copied(
+def test_a_restore_that_did_not_finish_leaves_its_mark_and_begins_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
-    """It would be the newest copy, and the next attempt would go on from half of the checkpoints."""
+    """What has the mark is never copied: it would be the newest copy, of half of the checkpoints."""
     place = Place(f"file://{tmp_path}/b")
-    save(place, folder(tmp_path / "one", model="1", optimizer="2", step="3"), 1, 1, final=True)
-    there, kind, count = folder(tmp_path / "two"), (tarfile.TarFile if fails == "extract" else Path), iter(range(9))
-    real = getattr(kind, fails)
+    part = saved(place, folder(tmp_path / "one", model="1", optimizer="2", step="3"), 1)
+    there, count = folder(tmp_path / "two"), iter(range(9))
+    of, name = (prepare.tarfile.TarFile, "extractfile") if fails == "extract" else (prepare.shutil, "move")
+    real = getattr(of, name)
 
     def dies(*given: object, **more: object) -> object:
         if next(count) == 2:
@@ -183,55 +203,86 @@ def test_nothing_of_a_restore_that_did_not_finish_is_ever_copied(
         return real(*given, **more)
 
     with monkeypatch.context() as patched:
-        patched.setattr(kind, fails, dies)
+        patched.setattr(of, name, dies)
         with pytest.raises(KeyboardInterrupt):
-            restore(place, there, 2, lead=True, wait_s=0.1)
-    assert any(there.iterdir())
-    assert not save(place, there, 2, 2, final=True)
-    place.write("ended-0002.json", {"problem": ""})
-    third = folder(tmp_path / "three")
-    restore(place, third, 3, lead=True, wait_s=0.1)
-    assert {path.name: path.read_text() for path in third.iterdir()} == {"model": "1", "optimizer": "2", "step": "3"}
-    # Begun again in the same folder, it finishes.
-    restore(place, there, 2, lead=True, wait_s=0.1)
-    assert {path.name for path in there.iterdir()} == {"model", "optimizer", "step"}
-    assert save(place, there, 2, 3, final=True)
-
-
-def test_a_late_copy_of_an_earlier_attempt_does_not_replace_a_later_ones(tmp_path: Path) -> None:
-    place = Place(f"file://{tmp_path}/b")
-    save(place, folder(tmp_path / "two", step="2"), 2, 1, final=False)
-    save(place, folder(tmp_path / "one", step="1"), 1, 99, final=True)
-    there = folder(tmp_path / "c")
-    restore(place, there, 3, lead=False, wait_s=0.1)
-    assert (there / "step").read_text() == "2"
-
-
-def test_a_restore_waits_for_a_copy_that_is_being_written(tmp_path: Path) -> None:
-    place, here = Place(f"file://{tmp_path}/b"), folder(tmp_path / "a", step="1")
-    place.write("began-0001.json", {})
-    place.write("copying-0001.json", {})
-
-    def finish() -> None:
-        time.sleep(1.0)
-        save(place, here, 1, 1, final=True)
-        place.write("ended-0001.json", {"problem": ""})
-
-    thread = threading.Thread(target=finish)
-    thread.start()
-    there = folder(tmp_path / "c")
-    restore(Place(f"file://{tmp_path}/b"), there, 2, lead=True, wait_s=30.0)
-    thread.join()
-    assert (there / "step").read_text() == "1"
-    assert json.loads((tmp_path / "b" / "began-0002.json").read_text())
+            restore(place, there, [part])
+    assert (there / NEW).exists()
+    restore(place, there, [part])
+    assert files_of(there) == {"model": "1", "optimizer": "2", "step": "3"}
 
 
 def test_files_that_change_while_they_are_copied_make_no_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place, here = Place(f"file://{tmp_path}/b"), folder(tmp_path / "a", step="1")
     states = iter(range(100))
-    monkeypatch.setattr(checkpoint_copies, "_state", lambda _: next(states))
+    monkeypatch.setattr(checkpoint_copies, "state", lambda _: next(states))
     monkeypatch.setattr(checkpoint_copies.time, "sleep", lambda _: None)
-    with pytest.raises(checkpoint_copies.Failed, match="changed while they were copied"):
-        save(place, here, 1, 1, final=False)
-    assert place.copies() == []
-    assert [file.suffix for file in (tmp_path / "b").iterdir() if file.is_file()] == []
+    with pytest.raises(Failed, match="changed while they were copied"):
+        saved(place, here, 1)
+
+
+def test_only_archives_that_a_whole_copy_replaced_are_removed(tmp_path: Path) -> None:
+    place = Place(f"file://{tmp_path}/b")
+    names = [name_of(*each) for each in ((1, 5, 0), (1, 5, 1), (2, 6, 0), (2, 6, 1), (2, 7, 0), (2, 8, 0), (3, 1, 0))]
+    folder(tmp_path / "b", **dict.fromkeys([*names, "mine"], "x"))
+    place.trim(2, 0, 0)
+    assert sorted(place.names()) == sorted([*names, "mine"]), "no copy is whole yet"
+    place.trim(2, 7, 1)
+    assert set(names) - set(place.names()) == {name_of(2, 6, 1)}, "a machine removes its own"
+    place.trim(2, 7, 0)
+    assert sorted(place.names()) == sorted([name_of(2, 7, 0), name_of(2, 8, 0), name_of(3, 1, 0), "mine"])
+
+
+# ---- archives of several machines ---------------------------------------------------------------------------------------
+
+
+def begun(tmp_path: Path, machine: int, **files: str) -> tuple[Path, int]:
+    """A folder of files with which an attempt began, and the time after which its ranks change it."""
+    here = folder(tmp_path / f"m{machine}", **files)
+    stamp = folder(tmp_path, stamp="x") / "stamp"
+    while stamp.stat().st_ctime_ns <= max(path.stat().st_ctime_ns for path in here.iterdir()):
+        stamp.touch()
+    return here, stamp.stat().st_ctime_ns
+
+
+def together(tmp_path: Path, parts: Sequence[tuple[str, str]]) -> dict[str, str]:
+    there = folder(tmp_path / "there")
+    restore(Place(f"file://{tmp_path}/b"), there, [*reversed(parts)])
+    return files_of(there)
+
+
+def test_a_file_that_any_machine_wrote_replaces_the_one_with_which_all_of_them_began(tmp_path: Path) -> None:
+    place = Place(f"file://{tmp_path}/b")
+    old = {"shared": "old", "of-0": "old", "of-1": "old", "gone": "old", "both": "old"}
+    folders = [begun(tmp_path, machine, **old) for machine in range(2)]
+    (folders[0][0] / "gone").unlink()
+    for machine, (here, _) in enumerate(folders):
+        folder(here, **{f"of-{machine}": f"new {machine}", f"shard-{machine}": str(machine), "both": f"new {machine}"})
+    parts = [saved(place, here, 1, machine, since) for machine, (here, since) in enumerate(folders)]
+    with tarfile.open(tmp_path / "b" / parts[1][0]) as archive:
+        names = {member.name for member in archive if member.isfile()}
+    assert names == {"checkpoints/of-1", "checkpoints/shard-1", "checkpoints/both"}, (
+        "the rest is not sent by each machine"
+    )
+    assert together(tmp_path, parts) == {
+        "shared": "old",
+        "of-0": "new 0",
+        "of-1": "new 1",
+        "both": "new 0",
+        "shard-0": "0",
+        "shard-1": "1",
+    }
+
+
+def test_a_name_that_is_a_file_here_a_folder_there_and_a_link_elsewhere_is_written_through_no_link(
+    tmp_path: Path,
+) -> None:
+    place, outside = Place(f"file://{tmp_path}/b"), folder(tmp_path / "outside", x="theirs")
+    zero, one, two = (folder(tmp_path / f"m{n}") for n in range(3))
+    folder(zero / "name", x="0")
+    folder(one, name="1")
+    folder(two / "real", x="2")
+    (two / "name").symlink_to("real")
+    (two / "out").symlink_to(outside)
+    parts = [saved(place, here, 1, machine) for machine, here in enumerate((zero, one, two))]
+    assert together(tmp_path, parts) == {"name/x": "0", "real/x": "2"}
+    assert files_of(outside) == {"x": "theirs"}

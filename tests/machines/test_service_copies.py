@@ -5,24 +5,26 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+import sqlite3
 import tarfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from live import LONG, Live, grant, live, revoke, shell
 
+from archives import upload
 from processes import left_of, wait_until
 from themis.errors import InputError
 from themis.machines.agent import checkpoint_copies as node_copies
 from themis.machines.agent import prepare
-from themis.machines.agent.messages import THROUGH_SERVICE, Fetch, TaskSpec, Upload
+from themis.machines.agent.messages import THROUGH_SERVICE, Fetch, TaskSpec
 from themis.machines.agent.prepare import unpack
-from themis.machines.bundles.copies import Copies, Copy
 from themis.machines.bundles.pack import pack
 from themis.machines.bundles.store import Store
+from themis.machines.engines.copies import Copies, Copy
 from themis.machines.engines.depot import Depot
 from themis.machines.engines.program import AttemptEnded, Ending
 from themis.model.events import JobReached, JobStarted, JobStopped
@@ -63,8 +65,7 @@ def keeping(
 
 
 def newest(kept: Copies) -> Copy:
-    found = kept.newest(0)
-    assert found is not None
+    (found,) = kept.newest(0)
     return found
 
 
@@ -94,7 +95,7 @@ def test_a_preempted_job_resumes_on_another_machine_with_its_checkpoints_and_out
             assert (ended.ending, ended.saved) == (Ending.STOPPED, True)
             world.until(JobStopped)
             world.executor.recorded(0, attempt)
-        wait_until(lambda: kept.awaited(0, 4) == "", "the last copy is here")
+        wait_until(lambda: not kept.awaited(0, 4), "the last copy is here")
         assert files(kept) == {
             "checkpoints/at-sigterm": "stopped\n",
             "checkpoints/attempts": "1\n2\n3\n",
@@ -117,7 +118,7 @@ def test_a_job_that_ended_left_its_outputs_and_a_machine_without_the_file_sent_n
         world.executor.submit(grant(1, (0,)))
         world.until(JobStopped)
         world.executor.recorded(0, 1)
-        wait_until(lambda: kept.newest(0) is not None, "the outputs are here")
+        wait_until(lambda: kept.newest(0), "the outputs are here")
         with tarfile.open(kept.store.path(newest(kept).sha256)) as archive:
             members = {m.name: (m.linkname if m.issym() else m.type) for m in archive}
         log = world.logs()
@@ -146,8 +147,8 @@ def test_a_copy_that_is_too_large_is_a_sentence_in_the_log_and_the_next_attempt_
         world.executor.submit(grant(2, (1,)))
         assert world.until(AttemptEnded).ending is Ending.REQUEUED, "it found no checkpoint"
         log = world.logs()
-        assert kept.newest(0) is None
-    assert "were not copied to the service: the copy has 0.3 MiB, more than 0.2 MiB (max_copy)" in log
+        assert not kept.newest(0)
+    assert "were not copied: the copy has 0.3 MiB, more than 0.2 MiB (max_copy)" in log
     folders = [*(root / "nodes" / "m0" / "checkpoints").iterdir()]
     assert [path.name for path in folders] == ["job0-attempt1"], "the files stay on the machine"
 
@@ -185,7 +186,7 @@ def test_a_machine_that_never_returns_is_not_awaited_for_long(
     monkeypatch.setattr("test_service_copies.LONG", replace(LONG, copy_every_s=0.5))
     with keeping(tmp_path, line, 1, 1) as (world, kept):
         world.executor.submit(grant(1, (0,)))
-        wait_until(lambda: kept.newest(0) is not None, "a copy was made")
+        wait_until(lambda: kept.newest(0), "a copy was made")
         world.executor.respawn = False
         world.executor.agents[0].kill()
         for pid in left_of(root / "nodes" / "m0"):
@@ -202,36 +203,40 @@ def test_a_machine_that_never_returns_is_not_awaited_for_long(
 def test_copies_come_from_the_attempts_own_machine_whole_and_in_order(tmp_path: Path) -> None:
     kept = Copies(tmp_path / "c", 1 << 20, 1000)
 
-    def send(node: str, number: int, offset: int, data: bytes, size: int, attempt: int = 1, **more: object) -> object:
-        given = {"final": False, "problem": "", **more}
-        return kept.take(node, 5, attempt, number, offset, size, data, **given)  # type: ignore[arg-type]
+    def send(
+        node: str, number: int, offset: int, data: bytes, of: bytes, attempt: int = 1, **more: object
+    ) -> tuple[int, str, bool]:
+        sha256 = hashlib.sha256(of).hexdigest() if of else ""
+        given = {"final": False, "size": len(of), "sha256": sha256, "offset": offset, **more}
+        answer = kept.take(node, 5, attempt, upload(data, number=number, **given))  # type: ignore[arg-type]
+        return answer.offset, answer.problem, answer.over
 
-    kept.begin(2, 5, 1, "m0")
-    assert send("m1", 1, 0, b"abc", 6) == (0, "the service does not expect copies of job 5, attempt 1, from m1", True)
-    assert "does not expect" in str(send("m0", 1, 0, b"abc", 6, attempt=2))
-    assert send("m0", 1, 0, b"abc", 6) == (3, "", False)
-    assert send("m0", 1, 0, b"abc", 6) == (3, "", False), "a repeated piece changes nothing"
-    assert kept.newest(5) is None
-    assert send("m0", 1, 3, b"def", 6) == (6, "", True)
-    assert kept.store.path(kept.of_app(2)[0].sha256).read_bytes() == b"abcdef"
-    # Another copy begins, and the machine starts again with a third: the first stays until that is whole.
-    send("m0", 2, 0, b"xx", 4)
-    assert send("m0", 3, 0, b"yy", 4) == (2, "", False)
+    kept.begin(2, 5, 1, 0, 1, "m0")
+    six = b"abcdef"
+    assert send("m1", 1, 0, b"abc", six) == (0, "the service does not expect copies of job 5, attempt 1, from m1", True)
+    assert "does not expect" in send("m0", 1, 0, b"abc", six, attempt=2)[1]
+    assert send("m0", 1, 0, b"abc", six) == (3, "", False)
+    assert send("m0", 1, 0, b"abc", six) == (3, "", False), "a repeated piece changes nothing"
+    assert kept.newest(5) == []
+    assert send("m0", 1, 3, b"def", six) == (6, "", True)
+    assert kept.store.path(kept.of_app(2)[0].sha256).read_bytes() == six
+    # Another archive begins, and the machine starts again with a third: the first stays until that is whole.
+    send("m0", 2, 0, b"xx", b"xxxx")
+    assert send("m0", 3, 0, b"yy", b"yyyy") == (2, "", False)
     assert kept.of_app(2)[0].bytes == 6
-    send("m0", 3, 2, b"yy", 4)
+    send("m0", 3, 2, b"yy", b"yyyy")
     assert kept.of_app(2)[0].bytes == 4
-    assert send("m0", 2, 0, b"old", 3) == (3, "", True)
-    assert kept.of_app(2)[0].bytes == 4, "one that is older does not replace it"
-    assert "max_copy" in str(send("m0", 4, 0, b"z", 2000))
-    assert kept.awaited(5, 2) == "m0"
-    assert send("m0", 5, 0, b"", 0, final=True) == (0, "", True)
-    assert kept.awaited(5, 2) == ""
-    assert send("m0", 5, 0, b"", 0, final=True) == (0, "", True), "its answer was lost"
-    kept.begin(2, 5, 2, "m1")
+    assert "max_copy" in send("m0", 4, 0, b"z", b"z" * 2000)[1]
+    assert kept.awaited(5, 2) == ["m0"]
+    assert send("m0", 5, 0, b"", b"", final=True) == (0, "", True)
+    assert kept.awaited(5, 2) == []
+    assert send("m0", 5, 0, b"", b"", final=True) == (0, "", True), "its answer was lost"
+    assert kept.of_app(2)[0].bytes == 4, "an attempt that saved nothing leaves what there was"
+    kept.begin(2, 5, 2, 0, 1, "m1")
     kept.gone("m1", {(5, 2)})
-    assert kept.awaited(5, 3) == "m1"
+    assert kept.awaited(5, 3) == ["m1"]
     kept.gone("m1", set())
-    assert kept.awaited(5, 3) == "", "the machine lost it"
+    assert kept.awaited(5, 3) == [], "the machine lost it"
     kept.close()
     again = Copies(tmp_path / "c", 1 << 20, 1000)
     assert again.of_app(2)[0].bytes == 4
@@ -246,8 +251,8 @@ def test_the_quota_drops_what_finished_apps_have_and_never_what_live_ones_need(
     kept = Copies(tmp_path / "c", 250, 200, live=lambda: live_apps)
 
     def whole(job: int, size: int) -> str:
-        kept.begin(job, job, 1, "m0")
-        return kept.take("m0", job, 1, 1, 0, size, bytes([job]) * size, final=True, problem="")[1]
+        kept.begin(job, job, 1, 0, 1, "m0")
+        return kept.take("m0", job, 1, upload(bytes([job]) * size)).problem
 
     assert whole(0, 100) == whole(1, 100) == ""
     assert "the store of copies" in (why := whole(2, 100))
@@ -270,16 +275,13 @@ def test_the_quota_drops_what_finished_apps_have_and_never_what_live_ones_need(
 def test_a_machine_gets_copies_of_its_own_jobs_only(tmp_path: Path) -> None:
     kept = Copies(tmp_path / "c", 1 << 20, 1 << 20)
     depot = Depot(None, kept, lambda machine, message: None)
-    kept.begin(0, 7, 1, "m0")
-    piece = b"abc"
-    done = depot.taken("m0", Upload(task="job7-attempt1", number=1, offset=0, size=3, final=True, data=piece))
+    kept.begin(0, 7, 1, 0, 1, "m0")
+    task = "job7-attempt1"
+    done = depot.taken("m0", upload(b"abc", task=task))
     assert (done.over, done.problem) == (True, "")
-    assert (
-        "does not expect"
-        in depot.taken("m1", Upload(task="job7-attempt1", number=2, offset=0, size=3, final=True)).problem
-    )
-    assert depot.taken("m0", Upload(task="../x", number=2, offset=0, size=3, final=True)).over
-    name = newest_of(kept, 7)
+    assert "does not expect" in depot.taken("m1", upload(b"abc", task=task, number=2)).problem
+    assert depot.taken("m0", upload(b"abc", task="../x")).over
+    name = kept.newest(7)[0].sha256
     fields = dict.fromkeys(TaskSpec.__dataclass_fields__, 0)
     mine = TaskSpec(**{**fields, "job": 7, "bundle": "", "outputs": ("x",), "checkpoint_url": ""})  # type: ignore[arg-type]
     other = replace(mine, job=8)
@@ -290,34 +292,22 @@ def test_a_machine_gets_copies_of_its_own_jobs_only(tmp_path: Path) -> None:
     kept.close()
 
 
-def newest_of(kept: Copies, job: int) -> str:
-    found = kept.newest(job)
-    assert found is not None
-    return found.sha256
+def packed_again(tmp_path: Path, outputs: tuple[str, ...]) -> list[str]:
+    """Pack outputs of ``tmp_path/work``, and unpack them as a machine does; returns the files."""
+    (there := tmp_path / "there").mkdir()
+    path = tmp_path / "copy.tar"
+    made = node_copies.pack(lambda: path.open("wb"), node_copies.roots(None, tmp_path / "work", outputs))
+    with open(path, "rb") as file:
+        unpack(file.fileno(), str(there), made.sha256)
+    return sorted(str(path.relative_to(there / "outputs")) for path in there.rglob("*") if path.is_file())
 
 
 def test_a_second_name_of_a_file_is_copied_too(tmp_path: Path) -> None:
     """``tarfile`` makes links of them, which were left out."""
-    here = tmp_path / "a"
-    here.mkdir()
-    (here / "step-5").write_text("5")
-    os.link(here / "step-5", here / "latest")
-    place = node_copies.Place(f"file://{tmp_path}/b")
-    node_copies.save(place, here, 1, 1, final=True)
-    there = tmp_path / "c"
-    there.mkdir()
-    node_copies.restore(place, there, 2, lead=False, wait_s=0.1)
-    assert {p.name: p.read_text() for p in there.iterdir()} == {"step-5": "5", "latest": "5"}
-
-
-def packed_again(tmp_path: Path, outputs: tuple[str, ...]) -> list[str]:
-    """Pack outputs of ``tmp_path/work``, and unpack them as a machine does; returns the files."""
-    (there := tmp_path / "there").mkdir()
-    with open(tmp_path / "copy.tar", "w+b") as file:
-        node_copies.pack(file, None, tmp_path / "work", outputs)
-        file.seek(0)
-        unpack(file.fileno(), str(there), hashlib.sha256(file.read()).hexdigest())
-    return sorted(str(path.relative_to(there / "outputs")) for path in there.rglob("*") if path.is_file())
+    (work := tmp_path / "work" / "results").mkdir(parents=True)
+    (work / "step-5").write_text("5")
+    os.link(work / "step-5", work / "latest")
+    assert packed_again(tmp_path, ("results",)) == ["results/latest", "results/step-5"]
 
 
 def test_outputs_that_name_a_file_twice_are_copied_once(tmp_path: Path) -> None:
@@ -329,7 +319,6 @@ def test_outputs_that_name_a_file_twice_are_copied_once(tmp_path: Path) -> None:
 
 
 def test_what_no_machine_could_unpack_again_is_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (node_copies.MOST_MEMBERS, node_copies.DEEPEST) == (prepare.MOST_MEMBERS, prepare.DEEPEST)
     monkeypatch.setattr(node_copies, "MOST_MEMBERS", 4)
     monkeypatch.setattr(prepare, "MOST_MEMBERS", 4)
     (work := tmp_path / "work" / "results").mkdir(parents=True)
@@ -337,18 +326,20 @@ def test_what_no_machine_could_unpack_again_is_not_copied(tmp_path: Path, monkey
         (work / name).write_text(name)
     assert len(packed_again(tmp_path, ("results",))) == 3, "with the folder, as many as there may be"
     (work / "d").write_text("d")
-    with open(tmp_path / "many.tar", "w+b") as file, pytest.raises(node_copies.Failed, match="more than 4 files"):
-        node_copies.pack(file, None, tmp_path / "work", ("results",))
+    (tmp_path / "there").rename(tmp_path / "before")
+    with pytest.raises(node_copies.Failed, match="more than 4 files"):
+        packed_again(tmp_path, ("results",))
     monkeypatch.undo()
     deepest = tmp_path / "work" / "/".join(["deep"] + ["d"] * (node_copies.DEEPEST - 3))
     deepest.mkdir(parents=True)
     (deepest / "x").write_text("x")
-    (tmp_path / "there").rename(tmp_path / "before")
+    (tmp_path / "there").rmdir()
     assert len(packed_again(tmp_path, ("deep",))) == 1
     (deepest / "d").mkdir()
     (deepest / "d" / "x").write_text("x")
-    with open(tmp_path / "deep.tar", "w+b") as file, pytest.raises(node_copies.Failed, match="200 folders deep"):
-        node_copies.pack(file, None, tmp_path / "work", ("deep",))
+    (tmp_path / "there").rename(tmp_path / "after")
+    with pytest.raises(node_copies.Failed, match="200 folders deep"):
+        packed_again(tmp_path, ("deep",))
 
 
 @pytest.mark.slow
@@ -360,7 +351,7 @@ def test_names_that_are_no_text_are_shown_in_one_line_and_the_rest_is_copied(roo
     with keeping(tmp_path, line, 1) as (world, kept):
         world.executor.submit(grant(1, (0,)))
         world.until(JobReached)
-        wait_until(lambda: kept.awaited(0, 2) == "", "the last copy is over")
+        wait_until(lambda: not kept.awaited(0, 2), "the last copy is over")
         assert files(kept) == {"outputs/results/x": "1\n"}
         wait_until(lambda: "more were not copied" in world.logs(), "its log says so")
         said = [row for row in world.logs().splitlines() if row.startswith("themis: ") and "not copied" in row]
@@ -380,12 +371,22 @@ def test_a_table_that_is_damaged_is_one_sentence(tmp_path: Path) -> None:
         Copies(tmp_path / "file" / "c", 1 << 20, 1000)
 
 
+def test_a_table_of_before_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "c").mkdir()
+    with closing(sqlite3.connect(tmp_path / "c" / "copies.db")) as db:
+        db.execute(
+            "CREATE TABLE attempts (job INTEGER, attempt INTEGER, app INTEGER, node TEXT, ended INTEGER, problem TEXT)"
+        )
+    with pytest.raises(InputError, match=r"copies.db is of an earlier version of Themis. Move .* away"):
+        Copies(tmp_path / "c", 1 << 20, 1000)
+
+
 def test_a_table_that_cannot_be_written_refuses_the_copy(tmp_path: Path) -> None:
     kept = Copies(tmp_path / "c", 1 << 20, 1000)
-    kept.begin(2, 5, 1, "m0")
+    kept.begin(2, 5, 1, 0, 1, "m0")
     kept._db.execute("CREATE TRIGGER t BEFORE INSERT ON copies BEGIN SELECT RAISE(FAIL, 'disk is full'); END")
-    _, problem, over = kept.take("m0", 5, 1, 1, 0, 3, b"abc", final=True, problem="")
-    assert over
-    assert "table of copies cannot be written: disk is full" in problem
-    assert kept.awaited(5, 2) == "", "the next attempt is told, and does not wait"
+    answer = kept.take("m0", 5, 1, upload(b"abc"))
+    assert answer.over
+    assert "table of copies cannot be written: disk is full" in answer.problem
+    assert kept.awaited(5, 2) == [], "the next attempt is told, and does not wait"
     kept.close()

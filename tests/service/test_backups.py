@@ -11,11 +11,12 @@ import pytest
 from fake import request, world
 from typer.testing import CliRunner
 
+from archives import upload
 from themis.cli.root import app
 from themis.client.home import make_token
 from themis.errors import InputError
 from themis.machines.agent.frames import Join
-from themis.machines.bundles.copies import Copies
+from themis.machines.engines.copies import Copies
 from themis.machines.engines.members import Members, NotAllowed, authority_folder, members_file
 from themis.service.api.access import Access
 from themis.service.api.submission import submit
@@ -62,18 +63,18 @@ def test_copies_that_the_service_keeps_are_copied_with_the_checkpoints(tmp_path:
     with world(home, 2) as w:
         w.ask(lambda a: submit(a, request("a")))
         with closing(Copies(home / "copies", 1000, 1000)) as kept:
-            kept.begin(0, 0, 1, "m0")
-            kept.take("m0", 0, 1, 1, 0, 3, b"abc", final=True, problem="")
+            kept.begin(0, 0, 1, 0, 1, "m0")
+            kept.take("m0", 0, 1, upload(b"abc"))
             assert "copies" in back_up(home, tmp_path / "whole", checkpoints=True).files
-            assert "copies" not in back_up(home, tmp_path / "small").files
+            back_up(home, tmp_path / "small")
+            assert not [*(tmp_path / "small" / "copies" / "files").iterdir()], "which archives are at URLs, and no more"
     (home / "copies" / "copies.db").write_bytes(b"x" * 4096)
     with pytest.raises(InputError, match=r"copies\.db cannot be copied"):
         back_up(home, tmp_path / "again", checkpoints=True)
     assert not (tmp_path / "again").exists()
     restore(tmp_path / "whole", other)
     with closing(Copies(other / "copies", 1000, 1000)) as kept:
-        found = kept.newest(0)
-        assert found is not None
+        (found,) = kept.newest(0)
         assert kept.store.path(found.sha256).read_bytes() == b"abc"
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from fake import World, request, world
 
-from themis.machines.bundles.copies import Copies
+from archives import upload
 from themis.machines.bundles.store import NoRoomInStore
+from themis.machines.engines.copies import Copies
 from themis.service.api.submission import submit
 from themis.service.engine.disk_usage import DiskWatch, usage_of
 from themis.service.operations import doctor
@@ -82,7 +83,7 @@ def test_a_copy_that_its_user_may_not_add_is_refused_and_its_machine_told(tmp_pa
         raise NoRoomInStore(f"app {app} may not add {size} bytes instead of {instead}.")
 
     copies.admit = refuse
-    copies.begin(7, 1, 1, "m0")
-    _, problem, over = copies.take("m0", 1, 1, 1, 0, 5, b"12345", final=True, problem="")
-    assert (problem, over) == ("app 7 may not add 5 bytes instead of 0.", True)
+    copies.begin(7, 1, 1, 0, 1, "m0")
+    answer = copies.take("m0", 1, 1, upload(b"12345"))
+    assert (answer.problem, answer.over) == ("app 7 may not add 5 bytes instead of 0.", True)
     copies.close()

@@ -49,11 +49,11 @@ def fetch(home: Path, app: str, to: Path, jobs: Sequence[int] = ()) -> list[Path
         )
     several = len(_json(home, address, page)["jobs"]) > 1
     made = []
-    for copy in there:
-        if not jobs or copy["job"] in jobs:
-            target = to / f"job{copy['job']}" if several else to
-            _bring(home, address, f"{page}/copies/{copy['job']}", target, copy["sha256"])
-            made.append(target)
+    for job in sorted({copy["job"] for copy in there} & set(jobs or (copy["job"] for copy in there))):
+        target = to / f"job{job}" if several else to
+        parts = sorted((copy["machine"], copy["sha256"]) for copy in there if copy["job"] == job)
+        _bring(home, address, f"{page}/copies/{job}", target, parts)
+        made.append(target)
     return made
 
 
@@ -62,31 +62,36 @@ def _has(there: Sequence[dict[str, Any]]) -> str:
     return f" There are copies of: {known}." if there else ""
 
 
-def _bring(home: Path, address: str, page: str, target: Path, sha256: str) -> None:
-    """Download a copy, and move its files into place once it is whole."""
+def _bring(home: Path, address: str, page: str, target: Path, parts: Sequence[tuple[int, str]]) -> None:
+    """Download a copy, which has an archive with this SHA-256 of each machine, and move its files into place once it is whole."""
     target.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=".themis-fetch-", dir=target))
     try:
-        with open(draft / "archive", "w+b") as file:
-            with closing(connection_to(home, address, TIMEOUT_S)) as connection:
-                try:
-                    shutil.copyfileobj(_asked(home, connection, page), file, PIECE)
-                except (OSError, HTTPException) as error:
-                    raise InputError(f"the files did not arrive: {error}. Try again.") from None
-            file.flush()
-            (draft / "files").mkdir()
-            try:
-                unpack(file.fileno(), str(draft / "files"), sha256)
-            except Damaged:
-                raise InputError(
-                    "the files are not those that the service announced: a newer copy came meanwhile, or the service's copy is "
-                    "damaged. Try again, and if that does not help tell an administrator."
-                ) from None
-            except Failed as error:
-                raise InputError(f"the files cannot be unpacked: {error}.") from None
+        (draft / "files").mkdir()
+        for machine, sha256 in reversed(parts):
+            _unpacked(home, address, f"{page}?machine={machine}", draft, sha256)
         move(str(draft / "files"), str(target))
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def _unpacked(home: Path, address: str, page: str, draft: Path, sha256: str) -> None:
+    with open(draft / "archive", "w+b") as file:
+        with closing(connection_to(home, address, TIMEOUT_S)) as connection:
+            try:
+                shutil.copyfileobj(_asked(home, connection, page), file, PIECE)
+            except (OSError, HTTPException) as error:
+                raise InputError(f"the files did not arrive: {error}. Try again.") from None
+        file.flush()
+        try:
+            unpack(file.fileno(), str(draft / "files"), sha256, over=True)
+        except Damaged:
+            raise InputError(
+                "the files are not those that the service announced: a newer copy came meanwhile, or the service's copy is "
+                "damaged. Try again, and if that does not help tell an administrator."
+            ) from None
+        except Failed as error:
+            raise InputError(f"the files cannot be unpacked: {error}.") from None
 
 
 def _json(home: Path, address: str, page: str) -> Any:

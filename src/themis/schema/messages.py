@@ -440,12 +440,14 @@ class BundleReply(Message):
 class JobRef(Request):
     app: str = ""
     job: Count = 0  # position in the app, from 0
+    machine: Count = 0  # of its gang, from 0
 
 
 class KeptCopy(Message):
-    """The newest copy of a job's checkpoints and outputs."""
+    """An archive of the newest copy of a job's checkpoints and outputs: what one machine of its gang wrote."""
 
     job: int = 0  # position in the app, from 0
+    machine: int = 0  # of its gang, from 0; of two files of one name, that of the lower machine counts
     attempt: int = 0
     sha256: str = ""
     bytes: int = 0

@@ -188,7 +188,7 @@ ROUTES: tuple[Route, ...] = (
     _get(
         "Copies",
         "/v1/apps/{app}/copies",
-        "What the service keeps of an app's checkpoints and outputs: the newest copy of each job that has one.",
+        "What the service keeps of an app's checkpoints and outputs: the newest copy of each job, by machine.",
         "AppRef",
         reply="CopiesReply",
         part="copies",
@@ -197,7 +197,7 @@ ROUTES: tuple[Route, ...] = (
     _get(
         "Copy",
         "/v1/apps/{app}/copies/{job}",
-        "The newest copy of a job's checkpoints and outputs: a tar archive.",
+        "The newest copy of a job's checkpoints and outputs, as one machine of its gang wrote them: a tar archive.",
         "JobRef",
         media=BYTES,
         stream=True,

@@ -38,7 +38,7 @@ class Checkpoints:
         return self.folder / f".step-{step:012d}.draft"
 
     def begin(self, step: int) -> Path:
-        """Make the draft's folder (rank 0); drafts that a killed attempt left go."""
+        """Make the draft's folder (the first rank of each folder); drafts that a killed attempt left go."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for left in self.folder.glob(".step-*.draft"):
             shutil.rmtree(left, ignore_errors=True)
@@ -46,7 +46,7 @@ class Checkpoints:
         return self.draft(step)
 
     def commit(self, step: int, position: Mapping[str, Any]) -> Path:
-        """The draft becomes the newest checkpoint in one step (rank 0); older ones than ``keep`` go."""
+        """The draft becomes the newest checkpoint in one step (the first rank of each folder); older ones than ``keep`` go."""
         draft, final = self.draft(step), self.folder / f"step-{step:012d}"
         (draft / "themis.json").write_text(json.dumps(position))
         _flush_all(draft)

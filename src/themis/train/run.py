@@ -401,10 +401,17 @@ class Run:
         if first:
             self.checkpoints.begin(self.step)
         self._meet()
+        draft, own = self.checkpoints.draft(self.step), first
+        if self.everywhere:
+            # A machine that does not see the first one's draft has a folder of its own, and so a part of the checkpoint.
+            if not first and self.world.local_rank == 0 and not draft.is_dir():
+                draft.mkdir(parents=True)
+                own = True
+            self._meet()
         if first or self.everywhere:
-            self.save(self.checkpoints.draft(self.step) / "state")
+            self.save(draft / "state")
         self._meet()
-        if first:
+        if own:
             where = {"step": self.step, "epoch": self.epoch, "batch": self.batch, "batches": self._batches}
             if self._batch_size:
                 where |= {"batch_size": self._batch_size, "next_batch_size": self.batch_size}

@@ -17,6 +17,7 @@ class World:
 
     rank: int = 0
     world_size: int = 1
+    local_rank: int = 0
     attempt: int = 1
     gpus: int = 1
     grace_s: float = 60.0
@@ -34,6 +35,7 @@ class World:
         return cls(
             rank=int(env.get("RANK", 0)),
             world_size=int(env.get("WORLD_SIZE", 1)),
+            local_rank=int(env.get("LOCAL_RANK", 0)),
             attempt=int(env.get("THEMIS_ATTEMPT", 1)),
             gpus=int(env.get("THEMIS_GPUS", 1)),
             grace_s=float(env.get("THEMIS_GRACE_S", 60.0)),

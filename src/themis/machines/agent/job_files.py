@@ -2,7 +2,7 @@
 
     ROOT/cache/bundles/<sha256>
 
-A task whose copies the service keeps asks first which one it begins with; that is an archive as any other then.
+A task whose files are copied asks first which copy it begins with; its archives in the service are fetched as any other then.
 
 One bundle is fetched at a time, piece by piece over the agent's own connection: the next piece is asked for when the last one
 came, so a large bundle delays no renewal of the machine's lease. What was fetched before a connection was lost is kept, but not
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from themis.errors import InputError
-from themis.machines.agent.messages import CopyFound, Fetch, FindCopy, Piece, TaskSpec
+from themis.machines.agent.messages import CopyFound, Fetch, FindCopy, Part, Piece, TaskSpec
 from themis.machines.agent.system import System
 from themis.machines.bundles.store import Incoming, Store
 
@@ -47,8 +47,8 @@ class Arrivals:
         self._asked_at = -math.inf
         self._problems: dict[str, str] = {}
         """Why a bundle cannot be had."""
-        self.copies: dict[str, str] = {}
-        """By task, the copy that it begins with, once known; empty for none."""
+        self.copies: dict[str, tuple[Part, ...]] = {}
+        """By task, the archives that it begins with, once known."""
         self.notes: dict[str, str] = {}
         """By task, a line for its logs that explains its first copy."""
         self._copy_asked: dict[str, tuple[float, float]] = {}
@@ -81,18 +81,18 @@ class Arrivals:
         self.notes.pop(task, None)
         return found[0] if found is not None else None
 
-    def ready(self) -> Iterator[tuple[TaskSpec, str, str]]:
+    def ready(self) -> Iterator[tuple[TaskSpec, tuple[Part, ...], str]]:
         """Tasks with complete bundles, each with its initial copy and a note for its log; they leave the queue."""
         for task, (spec, _) in [*self.waiting.items()]:
-            if (spec.through_service and task not in self.copies) or any(self._missing(spec)):
+            if (spec.copied and task not in self.copies) or any(self._missing(spec)):
                 continue
-            found = spec, self.copies.get(task, ""), self.notes.get(task, "")
+            found = spec, self.copies.get(task, ()), self.notes.get(task, "")
             self.drop(task)
             yield found
 
     def _missing(self, spec: TaskSpec) -> Iterator[str]:
         """Archives of a task that are not here."""
-        for name in (spec.bundle, self.copies.get(spec.task, "")):
+        for name in (spec.bundle, *(part.sha256 for part in self.copies.get(spec.task, ()))):
             if name and self.store.size(name) is None:
                 yield name
 
@@ -100,7 +100,7 @@ class Arrivals:
         """Tasks whose bundles are unavailable, each with a sentence; they leave the queue."""
         now = self.system.clock()
         for task, (spec, limit) in [*self.waiting.items()]:
-            problem = self._problems.get(spec.bundle) or self._problems.get(self.copies.get(task, "-"))
+            problem = next((self._problems[name] for name in self._missing(spec) if name in self._problems), None)
             if problem is None and now >= limit:
                 problem = f"its files did not arrive within {spec.setup_s:g} s (setup)"
             if problem is not None:
@@ -113,7 +113,7 @@ class Arrivals:
         now = self.system.clock()
         for task, (spec, _) in self.waiting.items():
             first, again = self._copy_asked.get(task, (now, -math.inf))
-            if spec.through_service and task not in self.copies and now >= again:
+            if spec.copied and task not in self.copies and now >= again:
                 self._copy_asked[task] = (first, now + ANSWER_S)
                 return FindCopy(task=task, waited_s=now - first)
         return None
@@ -127,7 +127,7 @@ class Arrivals:
         if answer.wait:
             self._copy_asked[answer.task] = (first, self.system.clock() + AGAIN_S)
             return
-        self.copies[answer.task] = answer.bundle
+        self.copies[answer.task] = answer.parts
         if answer.note:
             self.notes[answer.task] = answer.note
 
@@ -188,4 +188,5 @@ class Arrivals:
         self._incoming, self._bundle, self._asked_at = None, "", -math.inf
 
     def _needed(self) -> set[str]:
-        return {*(spec.bundle for spec, _ in self.waiting.values()), *self.copies.values()}
+        parts = {part.sha256 for parts in self.copies.values() for part in parts}
+        return parts.union(spec.bundle for spec, _ in self.waiting.values())

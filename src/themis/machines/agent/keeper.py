@@ -214,7 +214,7 @@ class Supervisor:
         log = Log(self.task["logs"][0], self.task["log_bytes"])
         archives = tuple(
             os.open(path, os.O_RDONLY | os.O_CLOEXEC) if path else -1
-            for path in (written["archive"], written.get("copy_archive"))
+            for path in (written["archive"], *(copy["archive"] for copy in written["copies"]))
         )
         ready, report = os.pipe2(os.O_CLOEXEC)
         output, out = os.pipe2(os.O_CLOEXEC)
@@ -240,9 +240,10 @@ class Supervisor:
                 break
         found = os.read(setup.ready, 65536).decode(errors="replace")
         os.close(setup.ready)
-        for key in ("archive", "copy_archive"):
+        written = self.task["setup"]
+        for each in (written, *written["copies"]):
             with contextlib.suppress(OSError):
-                os.unlink(self.task["setup"].get(key, ""))
+                os.unlink(each["archive"])
         if self.status.phase != "preparing":
             os.close(setup.log.file)
             return
@@ -252,15 +253,17 @@ class Supervisor:
                 self.environment = json.loads(found)
                 self.hold_environment()
                 os.close(setup.log.file)
+                # What the job began with changed before this file, and what its ranks write changes later.
+                (self.folder / "began").touch()
                 self.fork_ranks()
                 return
             except (OSError, ValueError, KeyError) as error:
                 cause, why = "machine", f"the ranks cannot be started: {error}"
         elif cause == "damaged":
             cause = "machine"
-            for key in ("cached", "copy_cached"):
+            for each in (written, *written["copies"]):
                 with contextlib.suppress(OSError):
-                    os.unlink(self.task["setup"].get(key, ""))
+                    os.unlink(each["cached"])
         message = why or "what prepares its files and packages was killed"
         setup.log.write(f"themis: {message}\n".encode())
         os.close(setup.log.file)

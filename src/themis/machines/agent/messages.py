@@ -28,10 +28,11 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 from themis import limits
 from themis.errors import InputError
 
-PROTOCOL = 8
+PROTOCOL = 9
 """Raised when one side no longer understands the other's last version. 2: files, packages, launchers and checkpoints of jobs.
 3: copies of checkpoints and outputs that the service keeps. 4: what tasks have on the disk. 5: exported variables and secrets.
-6: bytes of files follow their message. 7: machines that leave with notice. 8: tokens of machines."""
+6: bytes of files follow their message. 7: machines that leave with notice. 8: tokens of machines. 9: copies of every machine of a
+gang."""
 PIECE = 1 << 20
 """Bytes of a file in one message. A renewal of the machine's lease waits for at most one piece."""
 THROUGH_SERVICE = "themis://"
@@ -85,9 +86,9 @@ class TaskSpec:
     inherits : variables of the agent's environment that it gets, besides those that every job gets.
     bundle : SHA-256 of the archive of the job's files, empty for none; ``cwd`` is then a folder in it.
     packages : file that describes packages, relative to ``cwd``. ``modules`` : to load. ``launcher`` : wraps the command.
-    checkpoint_url : where the first machine of the gang copies the checkpoint folder, empty for nowhere; the folder is then each
+    checkpoint_url : where each machine of the gang copies its checkpoint folder, empty for nowhere; the folder is then each
         machine's own, below the agent's. ``copy_every_s`` : between two copies while it runs. ``copy_s`` : for one.
-    outputs : files and folders relative to ``cwd`` that the first machine copies to the service; only with a bundle.
+    outputs : files and folders relative to ``cwd`` that each machine copies to the service; only with a bundle.
     exports, secrets : as in ``engines.program.Program``.
     setup_s : for fetching the bundle, and again for unpacking it and preparing the environment.
     """
@@ -131,18 +132,18 @@ class TaskSpec:
     secrets: tuple[str, ...] = ()
 
     @property
-    def through_service(self) -> bool:
-        """True if the service keeps a copy of its checkpoints or outputs."""
-        return bool(self.outputs) or self.checkpoint_url == THROUGH_SERVICE
+    def copied(self) -> bool:
+        """True if its checkpoints or outputs are copied; the service knows the copies."""
+        return bool(self.outputs or self.checkpoint_url)
 
     @property
     def protocol(self) -> int:
         """The oldest protocol version that covers all fields of this task."""
+        if self.copied or self.bundle:
+            return 9
         if self.exports or self.secrets:
             return 5
-        if self.through_service:
-            return 3
-        return 2 if self.bundle or self.packages or self.modules or self.launcher or self.checkpoint_url else 1
+        return 2 if self.packages or self.modules or self.launcher else 1
 
 
 # ---- from the agent ---------------------------------------------------------------------------------------------------
@@ -325,7 +326,7 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindCopy:
-    """Ask which copy this task begins with. ``waited_s`` : seconds since the first request."""
+    """Ask which copy this task begins with, on each machine of the gang. ``waited_s`` : seconds since the first request."""
 
     task: Name
     waited_s: Seconds
@@ -333,12 +334,16 @@ class FindCopy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upload:
-    """A part of a task's copy: at most ``PIECE`` bytes from ``offset`` on; answered by one ``Uploaded``.
+    """A machine's archive of what a task saved: at most ``PIECE`` bytes from ``offset`` on; answered by one ``Uploaded``.
+
+    All of it once more, without bytes, says that the checkpoint folder is still as it was packed.
 
     Attributes
     ----------
-    number : of the copy, rising. ``size`` : bytes of the whole; 0: the task wrote nothing, or there is a ``problem``.
-    final : the ranks have ended, and no copy of this task follows.
+    number : of the archive, rising. ``size``, ``sha256`` : of the whole; 0 and empty where nothing was to be packed for the
+        service. ``url_sha256``, ``url_bytes`` : likewise of the archive at the job's URL.
+    final : the ranks have ended, and no archive of this task follows. ``problem`` : why there is none.
+    seen : ``at`` of the last answer.
     """
 
     task: Name
@@ -346,8 +351,12 @@ class Upload:
     offset: Bytes
     size: Bytes
     final: bool
+    sha256: Name = ""
+    url_sha256: Name = ""
+    url_bytes: Bytes = 0
     data: bytes = b""
     problem: Said = ""
+    seen: Seconds = 0.0
 
 
 # ---- from the arbiter -------------------------------------------------------------------------------------------------
@@ -423,24 +432,41 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Archives of one machine of a gang from an attempt: the one in the service, and the one at the job's URL; empty for none."""
+
+    attempt: int
+    machine: int
+    number: int
+    sha256: str = ""
+    url_sha256: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CopyFound:
-    """A task begins with this copy, empty for none. ``wait`` : the last one may still come, ask again. ``note`` : for its log."""
+    """A task begins with this copy, none where it is empty. ``wait`` : the last one may still come, ask again. ``note`` : for its
+    log."""
 
     task: str
-    bundle: str
+    parts: tuple[Part, ...] = ()
     wait: bool = False
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uploaded:
-    """A copy is here up to ``offset``; ``over``: all of it, or it is refused because of a ``problem``."""
+    """An archive is here up to ``offset``; ``over``: all of it, or it is refused because of a ``problem``.
+
+    ``at`` : time of the answer, on the service's clock. ``whole`` : number of the machine's archive in the newest whole copy.
+    """
 
     task: str
     number: int
     offset: int
     over: bool = False
     problem: str = ""
+    at: float = 0.0
+    whole: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -41,6 +41,7 @@ from themis.machines.agent.messages import (
     Leaving,
     Message,
     Occupied,
+    Part,
     Piece,
     Prepare,
     Rejected,
@@ -245,7 +246,7 @@ class NodeAgent:
             case Prepare(spec=spec):
                 if spec.task in self.tasks:
                     return
-                if spec.bundle or spec.through_service:
+                if spec.bundle or spec.copied:
                     self.arrivals.want(spec)
                 else:
                     self._prepare(spec)
@@ -277,7 +278,7 @@ class NodeAgent:
         arriving = (TaskState(task=name, phase="preparing") for name in self.arrivals.waiting)
         return (*(task.state() for task in self.tasks.values()), *self.failed.values(), *arriving)
 
-    def _prepare(self, spec: TaskSpec, copy: str = "", noted: str = "") -> None:
+    def _prepare(self, spec: TaskSpec, parts: Sequence[Part] = (), noted: str = "") -> None:
         settings = self.settings
         try:
             if self.system.clock() >= self.deadline:
@@ -291,7 +292,7 @@ class NodeAgent:
                 claims=settings.claims,
                 means=settings.means,
                 system=self.system,
-                copy=copy,
+                parts=parts,
             )
             if noted:
                 note(task, noted)
@@ -305,8 +306,8 @@ class NodeAgent:
     def _arrive(self) -> None:
         """Request missing files of waiting tasks, start tasks with complete files, and send copies."""
         assert self.channel is not None
-        for spec, copy, noted in self.arrivals.ready():
-            self._prepare(spec, copy, noted)
+        for spec, parts, noted in self.arrivals.ready():
+            self._prepare(spec, parts, noted)
         for spec, sentence in self.arrivals.failed():
             self._refuse(spec, "machine", sentence)
         for ask in (self.arrivals.copy_question, self.arrivals.question, self.saving.question):
@@ -326,7 +327,7 @@ class NodeAgent:
 
     def _refuse(self, spec: TaskSpec, cause: str, message: str) -> None:
         self.failed[spec.task] = TaskState(task=spec.task, phase="ended", cause=cause, message=message)
-        if spec.through_service and spec.machine == 0:
+        if spec.copied:
             self.saving.nothing(spec.task)
 
     def _keep(self, task: Task) -> None:

@@ -31,6 +31,8 @@ WHOLE = ".themis.json"
 KEY = re.compile(r"[0-9a-f]{64}")
 NEW = ".themis-restore"
 """Marker in a checkpoint folder while it is being filled."""
+RESTORED = "THEMIS.restored"
+"""Marks a file of an archive with which its attempt began: a file of that name in another archive of the copy is newer."""
 MOST_DESCRIPTION = 64 << 20
 MOST_MEMBERS, DEEPEST = 200_000, 200
 """Maximum number of files, links and folders in a bundle, and maximum depth of its folders."""
@@ -66,14 +68,14 @@ class Damaged(Failed):
     """The archive of the job's files was damaged on this machine's disk."""
 
 
-def prepare(setup: Mapping[str, Any], env: Mapping[str, str], archive: int, copy: int = -1) -> dict[str, str]:
+def prepare(setup: Mapping[str, Any], env: Mapping[str, str], archive: int, *copies: int) -> dict[str, str]:
     """Prepare a gang's machine; returns ``key`` and ``prefix`` of its environment, empty without one.
 
     Parameters
     ----------
     setup : ``work``, ``cwd``, ``packages``, ``environments`` and ``modules``, as ``Task.prepare`` writes them.
-    env : of the ranks. ``archive``, ``copy`` : open files of the bundle, and of the copy that the attempt begins with; below 0
-        for none.
+    env : of the ranks. ``archive``, ``copies`` : open files of the bundle, below 0 for none, and of the archives with which the
+        attempt begins.
 
     Raises
     ------
@@ -85,8 +87,9 @@ def prepare(setup: Mapping[str, Any], env: Mapping[str, str], archive: int, copy
         os.chdir(setup["cwd"])
     except OSError as error:
         raise Unfit(f"folder {setup['cwd']!r} to run in: {error.strerror}") from None
-    if copy >= 0:
-        restore(copy, setup["copy"], setup["checkpoints"], setup["cwd"])
+    if copies:
+        names = [copy["sha256"] for copy in setup["copies"]]
+        restore([*zip(copies, names)], setup["draft"], setup["checkpoints"], setup["cwd"])
         print("themis: checkpoints and outputs of the attempts before were restored", flush=True)
     key = prefix = ""
     if setup["packages"]:
@@ -115,22 +118,26 @@ def with_environment(env: Mapping[str, str], prefix: str) -> dict[str, str]:
 # ---- files ------------------------------------------------------------------------------------------------------------
 
 
-def restore(copy: int, name: str, checkpoints: str, work: str) -> None:
+def restore(copies: Sequence[tuple[int, str]], folder: str, checkpoints: str, work: str) -> None:
     """Restore what the last attempt saved, checkpoints and outputs, in place of the job's own files.
+
+    Parameters
+    ----------
+    copies : open archive and SHA-256 for each machine of that attempt; a file of a later one replaces those of its name.
+    folder : where ``NEW`` is until all is restored. A folder in which it stays is never copied.
 
     Raises
     ------
     Failed : as ``unpack``.
     """
-    draft = os.path.join(checkpoints, NEW)
+    draft = os.path.join(folder, NEW)
     shutil.rmtree(draft, ignore_errors=True)
     os.mkdir(draft, 0o700)
-    try:
-        unpack(copy, draft, name)
-        move(os.path.join(draft, "checkpoints"), checkpoints)
-        move(os.path.join(draft, "outputs"), work)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+    for copy, name in copies:
+        unpack(copy, draft, name, over=True)
+    move(os.path.join(draft, "checkpoints"), checkpoints)
+    move(os.path.join(draft, "outputs"), work)
+    shutil.rmtree(draft)
 
 
 def move(source: str, target: str) -> None:
@@ -148,10 +155,11 @@ def move(source: str, target: str) -> None:
         shutil.move(old, new)
 
 
-def unpack(archive: int, folder: str, name: str) -> None:
-    """Write the files of a bundle into an empty folder, once its SHA-256 was checked.
+def unpack(archive: int, folder: str, name: str, *, over: bool = False) -> None:
+    """Write the files of a bundle into a folder, once its SHA-256 was checked.
 
-    Only files, folders and links within the folder are taken; nothing is written through a link.
+    The folder is empty, or with ``over`` has files of other archives of the same copy. Only files, folders and links within the
+    folder are taken; nothing is written through a link.
 
     Raises
     ------
@@ -171,7 +179,7 @@ def unpack(archive: int, folder: str, name: str) -> None:
             for number, member in enumerate(tar):
                 if number >= MOST_MEMBERS:
                     raise Unfit(f"bundle {name[:12]} has more than {MOST_MEMBERS} files")
-                _extract(tar, member, folder)
+                _extract(tar, member, folder, over)
                 tar.members.clear()  # type: ignore[attr-defined]  # else all of them stay in memory
     except OSError as error:
         if error.errno in (errno.EEXIST, errno.ENAMETOOLONG, errno.EISDIR, errno.EINVAL):
@@ -181,7 +189,7 @@ def unpack(archive: int, folder: str, name: str) -> None:
         raise Unfit(f"bundle {name[:12]} is no tar archive: {error}") from None
 
 
-def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: str) -> None:
+def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: str, over: bool) -> None:
     parts = member.name.split("/")
     if member.name.startswith("/") or not all(part not in ("", ".", "..") for part in parts):
         raise Unfit(f"the bundle has {member.name[:200]!r}, which is not a path within its folder")
@@ -190,11 +198,19 @@ def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: str) -> None
     parent = folder
     for part in parts[:-1]:
         parent = os.path.join(parent, part)
+        if over and os.path.lexists(parent) and not stat.S_ISDIR(os.lstat(parent).st_mode):
+            if RESTORED in member.pax_headers:
+                return
+            os.unlink(parent)
         if not os.path.lexists(parent):
             os.mkdir(parent, 0o755)
         elif not stat.S_ISDIR(os.lstat(parent).st_mode):
             raise Unfit(f"the bundle has {member.name!r}, which is below something that is no folder")
     path = os.path.join(parent, parts[-1])
+    if over and os.path.lexists(path):
+        if RESTORED in member.pax_headers or (member.isdir() and stat.S_ISDIR(os.lstat(path).st_mode)):
+            return
+        shutil.rmtree(path) if stat.S_ISDIR(os.lstat(path).st_mode) else os.unlink(path)
     if member.isdir():
         os.mkdir(path, 0o755)
     elif member.issym():
@@ -208,6 +224,8 @@ def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: str) -> None
         assert content is not None
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode), "wb") as file:
             shutil.copyfileobj(content, file, 1 << 20)
+        if over:
+            os.utime(path, (member.mtime, member.mtime))
     else:
         raise Unfit(f"the bundle has {member.name!r}, which is no file, folder or link")
 

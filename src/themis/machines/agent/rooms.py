@@ -22,11 +22,11 @@ from typing import Any
 
 from themis.errors import InputError
 from themis.machines.agent import checkpoint_copies, launchers
-from themis.machines.agent.messages import THROUGH_SERVICE, TaskSpec
+from themis.machines.agent.messages import THROUGH_SERVICE, Part, TaskSpec
 from themis.machines.agent.prepare import KEY, WHOLE, with_modules
 from themis.machines.agent.removal import GONE, remove, remove_later
 
-ARCHIVE, BEGINS_WITH = "bundle.tar", "begins-with.tar"
+ARCHIVE = "bundle.tar"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +62,24 @@ class Room:
             raise InputError(f"job {spec.job}: cannot make its folder {error.filename}: {error.strerror}.") from error
         return cls(root, work, cwd)
 
-    def link(self, spec: TaskSpec, folder: Path, copy: str = "") -> None:
+    def link(self, spec: TaskSpec, folder: Path, parts: Sequence[Part] = ()) -> None:
         """Keep the bundle and the copy for the supervisor, whatever the cache drops meanwhile. Raises FileNotFoundError."""
         if spec.bundle:
             os.link(_cached(self.root, spec.bundle), folder / ARCHIVE)
-        if copy:
-            os.link(_cached(self.root, copy), folder / BEGINS_WITH)
+        for part in parts:
+            if part.sha256:
+                os.link(_cached(self.root, part.sha256), folder / _begins_with(part))
 
     def written(
-        self, spec: TaskSpec, folder: Path, envs: Sequence[Mapping[str, str]], copy: str = ""
+        self, spec: TaskSpec, folder: Path, envs: Sequence[Mapping[str, str]], parts: Sequence[Part] = ()
     ) -> dict[str, Any]:
         """Settings of the task that its supervisor reads; ``folder`` : folder of the task. Empty if the task needs
         none."""
         out: dict[str, Any] = {}
+        # The first machine's files last: of two that the gang wrote under one name, they stay.
+        parts = sorted(parts, key=lambda part: -part.machine)
         url = spec.checkpoint_url if spec.checkpoint_url != THROUGH_SERVICE else ""
-        if spec.bundle or spec.packages or spec.modules or url or copy:
+        if spec.bundle or spec.packages or spec.modules or url or parts:
             out["setup"] = {
                 "bundle": spec.bundle,
                 "archive": str(folder / ARCHIVE) if spec.bundle else "",
@@ -87,20 +90,24 @@ class Room:
                 "environments": str(_environments(self.root, spec.user)),
                 "modules": spec.modules,
                 "seconds": spec.setup_s,
-                "copy": copy,
-                "copy_archive": str(folder / BEGINS_WITH) if copy else "",
-                "copy_cached": str(_cached(self.root, copy)) if copy else "",
+                "copies": [
+                    {
+                        "sha256": part.sha256,
+                        "archive": str(folder / _begins_with(part)),
+                        "cached": str(_cached(self.root, part.sha256)),
+                    }
+                    for part in parts
+                    if part.sha256
+                ],
+                "draft": spec.checkpoint_dir if spec.checkpoint_url else self.cwd,
                 "checkpoints": spec.checkpoint_dir,
             }
         if url:
-            given = {
-                "url": url,
-                "folder": spec.checkpoint_dir,
-                "attempt": spec.attempt,
-                "lead": spec.machine == 0,
-                "wait_s": spec.copy_s,
-            }
-            out["setup"]["restore"] = [sys.executable, "-I", checkpoint_copies.__file__, "restore", json.dumps(given)]
+            command = [sys.executable, "-I", checkpoint_copies.__file__, "restore", url, spec.checkpoint_dir]
+            for part in parts:
+                if part.url_sha256:
+                    command += checkpoint_copies.name_of(part.attempt, part.number, part.machine), part.url_sha256
+            out["setup"]["restore"] = command
         if spec.launcher or spec.modules:
             names = [f"themis-{spec.task}-rank{rank}" for rank in spec.ranks]
             writable = [str(folder / "reports"), spec.checkpoint_dir, *([str(self.work)] if spec.bundle else ())]
@@ -170,6 +177,10 @@ def _trim(root: Path, most_bytes: int) -> None:
 
 def _cached(root: Path, bundle: str) -> Path:
     return root / "cache" / "bundles" / bundle
+
+
+def _begins_with(part: Part) -> str:
+    return f"begins-with-{part.machine}.tar"
 
 
 def _used(marker: Path) -> tuple[float, int]:

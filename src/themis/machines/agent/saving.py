@@ -1,14 +1,18 @@
-"""The agent's side of copies of checkpoints and outputs: when one is made, its way to the service, and until when its task is kept.
+"""The agent's side of copies of checkpoints and outputs: when archives are made, their way to the service, how long tasks stay.
 
-While a gang runs, its first machine copies from time to time what changed; once the ranks have ended, and their GPUs are free, a
-last time. The copying, or for the service the packing, is a process, ``copies.py``. A copy for the service is then sent in pieces,
-one at a time as in ``arrivals``; the answer says from where to go on, so nothing here outlives the agent: one that comes next makes
-a final copy again that did not arrive.
+While a gang runs, each of its machines packs from time to time what changed; once the ranks have ended, and their GPUs are free, a
+last time. The packing is a process, ``checkpoint_copies.py``. An archive for the service is then sent in pieces, one at a time as
+in ``job_files``; the answer says from where to go on, so nothing here outlives the agent: one that comes next makes a final archive
+again that did not arrive.
+
+An archive that is there stays part of a copy as long as the folder does not change: in a gang of several machines, each says so
+every few seconds, so that the service finds a moment at which the archives of all show the folders of all.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import signal
@@ -20,30 +24,39 @@ from pathlib import Path
 from themis.machines.agent import checkpoint_copies
 from themis.machines.agent.job_files import ANSWER_S
 from themis.machines.agent.keeper import newest
-from themis.machines.agent.messages import PIECE, THROUGH_SERVICE, TaskState, Upload, Uploaded
+from themis.machines.agent.messages import PIECE, TaskState, Upload, Uploaded
 from themis.machines.agent.system import Child, System
 from themis.machines.agent.tasks import Task
 
 COPIED = "copied"
-"""In a task's folder: exit code of the final copy; 0: the copy is in its place."""
+"""In a task's folder: 0 once the final archive is in its place, 1 where that failed."""
+STILL_S = 5.0
+"""Between two looks whether a folder is still as it was packed."""
 
 
 @dataclass(slots=True)
 class _Sending:
-    """A copy on its way to the service."""
+    """An archive on its way to the service, or ``there``."""
 
     number: int
     final: bool
-    size: int
+    size: int = 0
+    sha256: str = ""
+    url_sha256: str = ""
+    url_bytes: int = 0
     problem: str = ""
     offset: int = 0
     asked_at: float = -math.inf
+    there: bool = False
+    seen: float = 0.0
 
 
 @dataclass(slots=True)
 class _Saved:
-    """Copies of one task: the process that copies, whether it is the final copy, number of copies, and the upload in
-    progress."""
+    """Archives of one task: the process that packs, whether it is the final one, number of archives, and the last one.
+
+    ``state`` : of the checkpoint folder, from before it was packed. ``whole`` : number of the last archive in a whole copy.
+    """
 
     next_at: float
     seen: tuple[int, int] = (0, 0)
@@ -51,6 +64,8 @@ class _Saved:
     final: bool = False
     count: int = 0
     sending: _Sending | None = None
+    state: int = 0
+    whole: int = 0
 
 
 class Saving:
@@ -66,7 +81,7 @@ class Saving:
     @property
     def sending(self) -> bool:
         """True if a copy is on its way."""
-        return bool(self._nothing) or any(saved.sending for saved in self._saved.values())
+        return bool(self._nothing) or any(s.sending and not s.sending.there for s in self._saved.values())
 
     def look(self, tasks: Mapping[str, Task], states: Mapping[str, TaskState]) -> None:
         """Begin copies that are due, and collect those that ended."""
@@ -74,12 +89,12 @@ class Saving:
         for name in self._saved.keys() - tasks.keys():
             del self._saved[name]
         for name, task in tasks.items():
-            if copied_here(task) and name in states:
+            if task.spec.copied and name in states:
                 self._look(task, states[name])
 
     def busy(self, task: Task) -> bool:
         """True if the task's folder is still needed, because its final copy is not over."""
-        return copied_here(task) and not (task.folder / COPIED).exists()
+        return task.spec.copied and not (task.folder / COPIED).exists()
 
     def working(self, task: Task) -> bool:
         """True if the agent may not end before a copy is made; a copy that only has to be sent can wait for the next agent."""
@@ -92,15 +107,20 @@ class Saving:
         self._nothing[task] = _Sending(int(self.system.clock()), True, 0)
 
     def question(self) -> Upload | None:
-        """The next piece to send, final copies first; None while an answer is awaited, and where nothing is to be sent."""
+        """The next piece to send, final archives first; None while an answer is awaited, and where nothing is to be said."""
         now = self.system.clock()
         on_way = [(name, saved.sending) for name, saved in self._saved.items() if saved.sending is not None]
         on_way += self._nothing.items()
-        for name, sending in sorted(on_way, key=lambda item: (not item[1].final, item[0]))[:1]:
-            if now < sending.asked_at + ANSWER_S:
+        for name, sending in sorted(on_way, key=lambda item: (item[1].there, not item[1].final, item[0])):
+            if now < sending.asked_at + (STILL_S if sending.there else ANSWER_S):
+                if sending.there:
+                    continue
                 return None
+            if sending.there and self._saved[name].state != state_of(self._tasks[name]):
+                self._saved[name].sending = None
+                continue
             sending.asked_at, data = now, b""
-            if sending.size:
+            if sending.size > sending.offset:
                 try:
                     with open(self._tasks[name].folder / checkpoint_copies.PACKED, "rb") as file:
                         data = os.pread(file.fileno(), PIECE, sending.offset)
@@ -112,8 +132,12 @@ class Saving:
                 offset=sending.offset,
                 size=sending.size,
                 final=sending.final,
+                sha256=sending.sha256,
+                url_sha256=sending.url_sha256,
+                url_bytes=sending.url_bytes,
                 data=data,
                 problem=sending.problem,
+                seen=sending.seen,
             )
         return None
 
@@ -129,16 +153,20 @@ class Saving:
         saved, task = self._saved.get(answer.task), self._tasks.get(answer.task)
         if saved is None or task is None or saved.sending is None or saved.sending.number != answer.number:
             return
-        sending = saved.sending
+        sending, saved.whole = saved.sending, max(saved.whole, answer.whole)
         if not answer.over:
             sending.offset, sending.asked_at = min(max(answer.offset, 0), sending.size), -math.inf
             return
-        saved.sending = None
         problem = sending.problem or answer.problem
+        saved.sending = None
+        if problem and not sending.final:
+            saved.seen = (0, 0)  # it is packed again, also where nothing changes
+        elif task.spec.machines > 1 and not sending.final:
+            saved.sending, sending.there, sending.seen, sending.offset = sending, True, answer.at, sending.size
         with contextlib.suppress(OSError):
             (task.folder / checkpoint_copies.PACKED).unlink(missing_ok=True)
             if answer.problem and not sending.problem:
-                note(task, f"checkpoints and outputs were not copied to the service: {answer.problem}")
+                note(task, f"checkpoints and outputs were not copied: {answer.problem}")
             if sending.final:
                 (task.folder / COPIED).write_text("1" if problem else "0")
 
@@ -154,13 +182,12 @@ class Saving:
             saved.process = None
         if saved.process is not None:
             saved.process = None
-            if spec.through_service:
-                saved.sending = self._packed(task, saved)
+            saved.sending = self._packed(task, saved)
         if state.phase == "ended":
             if self.busy(task) and not (saved.sending is not None and saved.sending.final):
                 saved.sending = None
                 self._begin(task, saved, final=True)
-        elif state.phase == "running" and now >= saved.next_at and saved.sending is None:
+        elif state.phase == "running" and now >= saved.next_at and (saved.sending is None or saved.sending.there):
             saved.next_at = now + spec.copy_every_s
             found = changed(task)
             if found != saved.seen:
@@ -168,34 +195,39 @@ class Saving:
                 self._begin(task, saved, final=False)
 
     def _packed(self, task: Task, saved: _Saved) -> _Sending | None:
-        """The upload of a packed copy; None if it must be packed again, or if a copy that is not final failed."""
-        code, size = "", 0
-        with contextlib.suppress(OSError):
-            code = (task.folder / f"{checkpoint_copies.PACKED_CODE}-{saved.count}").read_text()
-            size = (task.folder / checkpoint_copies.PACKED).stat().st_size
-            (task.folder / f"{checkpoint_copies.PACKED_CODE}-{saved.count}").unlink()
-        if code == "0" and (size or saved.final):
-            return _Sending(saved.count, saved.final, size)
-        if code and saved.final:
-            return _Sending(saved.count, True, 0, "they could not be packed, as its log says")
+        """The upload of an archive; None if it must be packed again, or if one that is not final failed."""
+        path = task.folder / f"{checkpoint_copies.PACKED_AS}-{saved.count}"
+        with contextlib.suppress(OSError, ValueError):
+            found = json.loads(path.read_text())
+            path.unlink()
+            if saved.final or not found["problem"]:
+                return _Sending(
+                    saved.count,
+                    saved.final,
+                    int(found.get("bytes", 0)),
+                    str(found.get("sha256", "")),
+                    str(found.get("url_sha256", "")),
+                    int(found.get("url_bytes", 0)),
+                    str(found["problem"]),
+                )
         return None
 
     def _begin(self, task: Task, saved: _Saved, *, final: bool) -> None:
         # Numbers grow also over agents: one that was started again does not know how many there were.
-        saved.count = max(saved.count + 1, int(self.system.clock()))
-        if final and task.spec.through_service and task.spec.checkpoint_url in ("", THROUGH_SERVICE) and empty(task):
-            saved.sending = _Sending(saved.count, True, 0)
+        saved.count, saved.sending = max(saved.count + 1, int(self.system.clock())), None
+        if final and empty(task):
+            saved.sending = _Sending(saved.count, True)
             return
-        kind = "final" if final else "periodic"
-        command = [sys.executable, "-I", checkpoint_copies.__file__, "save", str(task.folder), str(saved.count), kind]
+        saved.state = state_of(task)
+        words = ["save", str(task.folder), str(saved.count), str(saved.whole)]
         with open(Path(task.folder) / "copies.log", "ab") as errors:
-            saved.process = self.system.start(command, errors, ())
+            saved.process = self.system.start([sys.executable, "-I", checkpoint_copies.__file__, *words], errors, ())
         saved.final = final
 
 
-def copied_here(task: Task) -> bool:
-    """True if this machine copies the checkpoints or outputs of a task: the first of its gang does."""
-    return bool(task.spec.checkpoint_url or task.spec.outputs) and task.spec.machine == 0
+def state_of(task: Task) -> int:
+    """A number that changes with the checkpoint folder of a gang of several machines."""
+    return hash(tuple(checkpoint_copies.state(Path(task.spec.checkpoint_dir)))) if task.spec.machines > 1 else 0
 
 
 def changed(task: Task) -> tuple[int, int]:
@@ -209,9 +241,10 @@ def empty(task: Task) -> bool:
     """True if there is nothing to copy."""
     if any(os.path.lexists(path) for path in outputs_of(task)):
         return False
-    with contextlib.suppress(OSError):
+    try:
         return not task.spec.checkpoint_url or not any(os.scandir(task.spec.checkpoint_dir))
-    return True
+    except OSError:
+        return False  # packing says what is wrong
 
 
 def outputs_of(task: Task) -> list[Path]:

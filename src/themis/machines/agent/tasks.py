@@ -18,7 +18,7 @@ import re
 import signal
 import stat
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from themis.machines.agent import checkpoint_copies, keeper
 from themis.machines.agent.environment import exports, rank_env
 from themis.machines.agent.keeper import STUCK_S
 from themis.machines.agent.means import UNCONTAINED, Means
-from themis.machines.agent.messages import Metric, TaskReport, TaskSpec, TaskState, build
+from themis.machines.agent.messages import Metric, Part, TaskReport, TaskSpec, TaskState, build
 from themis.machines.agent.removal import remove, remove_later
 from themis.machines.agent.rooms import Room
 from themis.machines.agent.system import PORTS, SYSTEM, Child, System
@@ -90,14 +90,12 @@ class Task:
         claims: tuple[int, ...] = (),
         means: Means = UNCONTAINED,
         system: System = SYSTEM,
-        copy: str = "",
+        parts: Sequence[Part] = (),
     ) -> Task:
         """Write the task's folder and start its supervisor, which brings the ranks to the barrier.
 
-        ``copy`` : SHA-256 of the copy of checkpoints and outputs that it begins with, empty for none. ``claims`` : open files
-        that its supervisor keeps open, and no rank gets (``machines.agent.gpus``). ``means`` : how gangs are contained and
-        limited on
-        this machine.
+        ``parts`` : archives of the copy that it begins with. ``claims`` : open files that its supervisor keeps open, and no rank
+        gets (``machines.agent.gpus``). ``means`` : how gangs are contained and limited on this machine.
 
         Raises
         ------
@@ -120,7 +118,7 @@ class Task:
         if spec.make_checkpoint_dir:
             # A folder that the user named is made by the rank itself: root would hand over whatever was named.
             _make_for(Path(spec.checkpoint_dir), spec)
-        room.link(spec, draft, copy)
+        room.link(spec, draft, parts)
         os.mkfifo(draft / "control", 0o600)
         if not (port := system.free_port()):
             raise InputError(f"none of 200 ports between {PORTS.start} and {PORTS.stop} is free on this machine.")
@@ -132,7 +130,7 @@ class Task:
             "deadline": deadline,
             "argv": spec.argv,
             "cwd": room.cwd,
-            **room.written(spec, folder, envs, copy),
+            **room.written(spec, folder, envs, parts),
             "user": spec.user,
             "grace_s": spec.grace_s,
             "stop_signal": spec.stop_signal,
@@ -178,7 +176,7 @@ class Task:
         """Drop the folder; logs and checkpoints stay."""
         self.cell.remove()
         Room.of(self.root, self.name).remove()
-        if self.spec.checkpoint_url and (self.spec.machine or checkpoint_copies.succeeded(self.folder)):
+        if self.spec.checkpoint_url and checkpoint_copies.succeeded(self.folder):
             remove_later(Path(self.spec.checkpoint_dir))
         remove_later(self.folder)
 

@@ -13,8 +13,8 @@ from threading import Lock
 
 from themis.errors import InputError
 from themis.machines.agent.messages import PIECE, CopyFound, Fetch, FindCopy, Message, Piece, TaskSpec, Upload, Uploaded
-from themis.machines.bundles.copies import Copies
 from themis.machines.bundles.store import Store
+from themis.machines.engines.copies import Copies
 from themis.machines.engines.hosts import TASK
 
 SIGN_S = 30.0
@@ -49,7 +49,7 @@ class Depot:
 
     def fetch(self, machine: int, asked: Fetch, specs: Collection[TaskSpec]) -> None:
         """Answer a question, later; ``specs`` : of the machine's tasks that have not ended, which gets no other files."""
-        if any(spec.bundle == asked.bundle or spec.through_service for spec in specs):
+        if any(spec.bundle == asked.bundle or spec.copied for spec in specs):
             self._later(machine, lambda: self.piece(asked, specs))
         else:
             self.answer(machine, self._not_theirs(asked))
@@ -72,17 +72,17 @@ class Depot:
     def copy_of(self, asked: FindCopy, spec: TaskSpec, node: str, connected: Callable[[str], bool]) -> CopyFound:
         """The copy that a task begins with: the newest one, once the attempt before has sent its last, or will not."""
         if self.copies is None:
-            return CopyFound(task=asked.task, bundle="")
+            return CopyFound(task=asked.task)
         note = ""
         if before := self.copies.awaited(spec.job, spec.attempt):
             waited = asked.waited_s
-            if waited < (spec.copy_s if connected(before) else min(SIGN_S, spec.copy_s)):
-                return CopyFound(task=asked.task, bundle="", wait=True)
-            note = f"the last copy of the attempt before, from {before}, did not arrive within {waited:.0f} s"
-        if spec.machine == 0:
-            self.copies.begin(spec.app, spec.job, spec.attempt, node)
-        newest = self.copies.newest(spec.job)
-        return CopyFound(task=asked.task, bundle=newest.sha256 if newest is not None else "", note=note)
+            if waited < (spec.copy_s if any(map(connected, before)) else min(SIGN_S, spec.copy_s)):
+                return CopyFound(task=asked.task, wait=True)
+            names = " and ".join(before)
+            note = f"the last copy of the attempt before, from {names}, did not arrive within {waited:.0f} s"
+        self.copies.begin(spec.app, spec.job, spec.attempt, spec.machine, spec.machines, node)
+        parts = self.copies.newest(spec.job)
+        return CopyFound(task=asked.task, parts=tuple(copy.part for copy in parts), note=note)
 
     def taken(self, node: str, sent: Upload) -> Uploaded:
         """The answer to a piece of a copy."""
@@ -91,18 +91,7 @@ class Depot:
             return Uploaded(
                 task=sent.task, number=sent.number, offset=0, over=True, problem="this service keeps no copies"
             )
-        offset, problem, over = self.copies.take(
-            node,
-            int(found[1]),
-            int(found[2]),
-            sent.number,
-            sent.offset,
-            max(sent.size, 0),
-            sent.data,
-            final=sent.final,
-            problem=sent.problem[:500],
-        )
-        return Uploaded(task=sent.task, number=sent.number, offset=offset, over=over, problem=problem)
+        return self.copies.take(node, int(found[1]), int(found[2]), sent)
 
     def piece(self, asked: Fetch, specs: Collection[TaskSpec]) -> Piece:
         """The answer to a question."""
@@ -129,10 +118,9 @@ class Depot:
         if any(spec.bundle == name for spec in specs):
             return self.store
         for spec in specs:
-            if self.copies is not None and spec.through_service:
-                newest = self.copies.newest(spec.job)
-                if newest is not None and newest.sha256 == name:
-                    return self.copies.store
+            kept = self.copies.newest(spec.job) if self.copies is not None and spec.copied else ()
+            if self.copies is not None and any(copy.sha256 == name for copy in kept):
+                return self.copies.store
         return None
 
     def close(self) -> None:

@@ -44,8 +44,8 @@ from themis.machines.agent.messages import (
 )
 from themis.machines.agent.system import clock, passable
 from themis.machines.agent.tasks import user_for
-from themis.machines.bundles.copies import Copies
 from themis.machines.bundles.store import Store
+from themis.machines.engines.copies import Copies
 from themis.machines.engines.depot import Depot
 from themis.machines.engines.endings import Pace
 from themis.machines.engines.gangs import Gangs, Out, Send

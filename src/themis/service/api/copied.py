@@ -14,15 +14,22 @@ MAY = "fetch its files"
 
 
 def copies(api: Api, request: schema.AppRef) -> schema.CopiesReply:
-    """The newest copy of each job of an app; an app without any has an empty list."""
+    """The archives of the newest copy of each job of an app; an app without any has an empty list."""
     app, jobs = api.jobs_of(request.app, MAY)
     found = api.arbiter.copies.of_app(app) if api.arbiter.copies is not None else []
     position = {job: i for i, job in enumerate(jobs)}
     return schema.CopiesReply(
         copies=[
-            schema.KeptCopy(job=position[c.job], attempt=c.attempt, sha256=c.sha256, bytes=c.bytes, time=c.time)
+            schema.KeptCopy(
+                job=position[c.job],
+                machine=c.machine,
+                attempt=c.attempt,
+                sha256=c.sha256,
+                bytes=c.bytes,
+                time=c.time,
+            )
             for c in found
-            if c.job in position
+            if c.job in position and c.sha256
         ]
     )
 
@@ -31,7 +38,8 @@ def archive(api: Api, request: schema.JobRef, gone: threading.Event) -> Iterator
     """The newest copy of a job, in pieces; a newer one that arrives during the call does not change it."""
     _, jobs = api.jobs_of(request.app, MAY)
     number, kept = request.job, api.arbiter.copies
-    copy = kept.newest(jobs[number]) if kept is not None and number < len(jobs) else None
+    parts = kept.newest(jobs[number]) if kept is not None and number < len(jobs) else []
+    copy = next((part for part in parts if part.machine == request.machine and part.sha256), None)
     if kept is None or copy is None:
         raise UnknownName("copy of job", str(number), (), hint="GET .../copies lists the existing ones.")
     with open(kept.store.path(copy.sha256), "rb") as file:

@@ -23,8 +23,8 @@ from themis.core.retire import prune
 from themis.core.state import EPS, State
 from themis.core.tables import ENDED
 from themis.errors import InputError
-from themis.machines.bundles.copies import Copies
 from themis.machines.bundles.store import Store
+from themis.machines.engines.copies import Copies
 from themis.machines.engines.hosts import Host
 from themis.machines.engines.program import (
     DISK,

@@ -21,6 +21,7 @@ from pathlib import Path
 from themis.machines.agent.system import SYSTEM
 from themis.machines.agent.usage import bytes_below, disk_id
 from themis.machines.bundles.store import NoRoomInStore
+from themis.machines.engines.copies import EVERY
 from themis.machines.engines.disks import limit_of, size_words
 from themis.model.units import Seconds
 
@@ -70,7 +71,7 @@ def usage_of(home: Path, running: Collection[int] = ()) -> DiskUsage:
     found += [(user, home / "bundles" / name, False) for name, user, _ in bundles if name]
     if (copies := home / "copies" / "copies.db").exists():
         with closing(_reading(copies)) as db:
-            rows = db.execute("SELECT app, sha256 FROM copies GROUP BY sha256").fetchall()
+            rows = db.execute(f"SELECT app, sha256 FROM ({EVERY}) WHERE sha256 != '' GROUP BY sha256").fetchall()
         found += [(of_app.get(app), home / "copies" / "files" / sha256, False) for app, sha256 in rows]
     for user, path, runs in found:
         if user is not None:

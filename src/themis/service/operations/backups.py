@@ -174,17 +174,18 @@ def _copy(source: Path, target: Path, *, checkpoints: bool) -> tuple[str, ...]:
             if os.geteuid() == 0:
                 _same_owners(source / folder, target / folder)
             copied.append(str(folder))
-    if checkpoints and (source / COPIES / "copies.db").is_file():
-        _copy_kept(source / COPIES, target / COPIES)
+    if (source / COPIES / "copies.db").is_file():
+        # Without the files it still knows which archives are at URLs.
+        _copy_kept(source / COPIES, target / COPIES, files=checkpoints)
         copied.append(str(COPIES))
     return tuple(copied)
 
 
-def _copy_kept(source: Path, target: Path) -> None:
-    """Copies that the service keeps, without those that are replaced during the backup."""
+def _copy_kept(source: Path, target: Path, *, files: bool) -> None:
+    """The table of copies, and those that the service keeps, without those that are replaced during the backup."""
     _copy_database(source / "copies.db", target / "copies.db")
     (target / "files").mkdir(mode=0o700, exist_ok=True)
-    for path in (source / "files").glob("[!.]*"):
+    for path in (source / "files").glob("[!.]*") if files else ():
         with suppress(FileNotFoundError):
             shutil.copy2(path, target / "files" / path.name)
 

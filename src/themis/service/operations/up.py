@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from themis.client.home import Endpoint, joined, make_token, user_name, write_endpoint
 from themis.machines.agent.means import find
-from themis.machines.bundles.copies import Copies
 from themis.machines.bundles.store import Store
+from themis.machines.engines.copies import Copies
 from themis.machines.engines.local import LocalExecutor
 from themis.machines.engines.renewer import Renewer
 from themis.policies.api import check_types, make_policy
