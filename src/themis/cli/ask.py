@@ -29,6 +29,7 @@ from themis.cli.table_columns import (
     dump,
     fair_share,
     filled,
+    in_app,
     known,
     last_words,
     planned_now,
@@ -117,6 +118,9 @@ def show(
                 else:
                     dump({**found, "trials": trial_rows(trials)} if trials else found, output)
                 continue
+            first = min((int(job["id"]) for job in found["jobs"]), default=0)
+            found = {**found, "jobs": in_app(found["jobs"], "id"), "runs": in_app(found["runs"], "job", first)}
+            trials = in_app(trials, "job")
             layout = f"{found['layout']}." if found["layout"] else ""
             print_lines(
                 [summary(found["app"], found.get("sentence", "")), layout, _more(found["app"]) if verbose else ""]
@@ -148,7 +152,8 @@ def best(
     Example: [cyan]themis best lr-search --format csv[/cyan]
     """
     with service_of(home) as service:
-        rows = ranked(trial_rows(service.call("Trials", app=app)["trials"]))[:limit]
+        trials = service.call("Trials", app=app)["trials"]
+    rows = ranked(trial_rows(in_app(trials, "job") if output == "table" else trials))[:limit]
     if not rows:
         raise InputError(
             f"no job of app {app!r} has reported a loss yet; a training script reports it with themis.train (docs/training.md)."

@@ -34,8 +34,8 @@ def read(arbiter: Arbiter, file: schema.JobFile) -> tuple[list[schema.SubmitRequ
     for number, request in enumerate(requests):
         request.key = f"{file.key}/{number}" if file.key else ""
         with_variables(request, file.exports, file.secrets)
-    if arbiter.config.engine == "local" and os.geteuid():
-        # A service of root could read other users' files for the caller; any other reads what its jobs can.
+    if arbiter.config.engine == "local" and (os.geteuid() or arbiter.config.single_trust):
+        # A service of root could read other users' files for the caller, unless jobs run as root too: then it reads what they can.
         with_code(requests)
     return requests, notes
 
