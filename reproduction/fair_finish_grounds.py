@@ -436,6 +436,7 @@ def _simulation(world: World, policy: str) -> Simulation:
         policy=make_policy(policy),
         settings=world.settings,
         estimated=world.believed,
+        unknown=world.unknown,
     )
 
 

@@ -23,8 +23,8 @@ from themis.model.units import GpuSeconds, Locality, Seconds
 from themis.model.workload import App, Job, brackets_of
 
 
-def add_app(state: State, app: App, weight: float) -> int:
-    """Append an app and its jobs, all waiting; returns its id."""
+def add_app(state: State, app: App, weight: float, *, unknown: bool = False) -> int:
+    """Append an app and its jobs, all waiting; returns its id. ``unknown`` : nobody said how much work it has."""
     if not state.app_specs:
         state.origin = state.now
     reference.advance(state)
@@ -42,6 +42,7 @@ def add_app(state: State, app: App, weight: float) -> int:
     for j, job, (target, total) in zip(range(rows.start, rows.stop), app.jobs, ends):
         _fill_job(state, j, a, job, target, min(total, job.steps))
     _fill_app(state, a, app, weight, rows)
+    state.apps.unknown[a] = unknown
     phases.plan(state, a, app, rows)
     state.weight_in_system += weight
     if state.between != "apps":

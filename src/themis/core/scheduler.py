@@ -157,7 +157,7 @@ class Scheduler(Decider):
             case JobReached():
                 self._reached(event)
             case AppSubmitted():
-                app_lifecycle.add_app(s, event.app, event.weight)
+                app_lifecycle.add_app(s, event.app, event.weight, unknown=event.unknown)
                 s.plan = None
             case AppCancelled():
                 self._cancel(event.app)

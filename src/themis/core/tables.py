@@ -198,6 +198,7 @@ class Apps(Table):
         "config",
         "held",
         "in_reference",
+        "unknown",
     )
 
     arrival: Float
@@ -245,6 +246,8 @@ class Apps(Table):
     config: Int
     held: Int
     """1 while its user holds it; its integrals then stand at the hold's beginning."""
+    unknown: Int
+    """1 if nobody said how much work it has."""
 
 
 class Jobs(Table):

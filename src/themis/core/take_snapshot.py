@@ -233,6 +233,7 @@ _MAKE: Mapping[str, Callable[[_Gathered], Any]] = MappingProxyType(
         "app_gang_min": lambda g: g.ai["gang_min"],
         "app_gang_max": lambda g: g.ai["gang_max"],
         "app_rigid": lambda g: g.ai["rigid"].astype(bool),
+        "app_unknown": lambda g: g.ai["unknown"].astype(bool),
         "app_budget": lambda g: g.af["budget"],
         "app_demand": lambda g: g.ai["demand"],
         "app_longest": lambda g: g.af["longest_s"],

@@ -98,6 +98,7 @@ def each_job_an_app(s: Snapshot) -> Snapshot:
         app_gang_min=s.job_gpus_min,
         app_gang_max=s.job_gpus_max,
         app_rigid=s.job_gpus_min == s.job_gpus_max,
+        app_unknown=s.app_unknown[s.job_app],
         app_budget=s.job_left,
         app_demand=s.job_gpus_max,
         app_longest=longest,

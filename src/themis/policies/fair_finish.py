@@ -34,6 +34,8 @@ QUARTER = 0.25
 """Part of the GPUs that single jobs which take as long as the time to the horizon get before the others."""
 YOUNG = 5.0
 """Starts; a gang that has run for less is not stopped for an app that can wait."""
+FIRST, GROWS = 3.0, 4.0
+"""Leases of the first part of work that nobody said, and how many times as much GPU time ends the next part."""
 PLANNED = 5.0
 """Steps that a decision takes a gang to stay for where leases end at each step: moves and starts are paid over them."""
 
@@ -62,7 +64,7 @@ class FairFinish:
         left, due, speed = work_left(s), cast(Float, s.need("reference")) - s.now, fastest(s)
         alone = cast(Float, s.need("need_alone")) / speed
         believed = alone
-        left, due, alone = as_it_turned_out(s, left, due, alone)
+        left, due, alone = in_parts(s, *as_it_turned_out(s, left, due, alone))
         urgent = cannot_wait(s, left, due, alone)
         slack = to_horizon(s, believed, speed) + believed - alone
         width = np.divide(left, alone, out=np.ones_like(left), where=(left > 0) & (alone > 0))
@@ -107,6 +109,26 @@ def as_it_turned_out(s: Snapshot, left: Float, due: Float, alone: Float) -> tupl
     grown = np.where(more, 1.0 + (2.0 * had - covered) / np.maximum(whole, 1e-9), 1.0)
     lived = s.app_elapsed
     return again, np.where(more, (due + lived) * grown - lived, due), alone * again / np.maximum(left, 1e-9)
+
+
+def in_parts(s: Snapshot, left: Float, due: Float, alone: Float) -> tuple[Float, Float, Float]:
+    """The same three columns; of an app whose work nobody said, for the next part of it alone.
+
+    Parts end at ``FIRST`` leases of all GPUs that the app can use, and at ``GROWS`` times as much GPU time each. A part is due when
+    the app would have had it on its share. So a short app waits for no believed length, and one that runs on does not hold
+    GPUs that it had its share of. Decision 112.
+    """
+    if not s.app_unknown.any():
+        return left, due, alone
+    had, whole = s.app_attained, np.maximum(s.app_budget / np.maximum(s.app_speed, 1e-9), 1e-9)
+    width = np.divide(left, alone, out=np.ones_like(left), where=(left > 0) & (alone > 0))
+    first = FIRST * s.lease_s * np.maximum(width, 1e-9)
+    parts = np.floor(np.log(np.maximum(had / first, 1e-9)) / np.log(GROWS)) + 1.0
+    end = first * GROWS ** np.maximum(parts, 0.0)
+    asked = cast(Float, s.need("reference")) - s.now + s.app_elapsed
+    columns = ((end - had, left), (asked * end / whole - s.app_elapsed, due), ((end - had) / width, alone))
+    of_part, due_then, takes = (np.where(s.app_unknown, new, old) for new, old in columns)
+    return of_part, due_then, takes
 
 
 def _covered(s: Snapshot) -> Float:

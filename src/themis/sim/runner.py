@@ -91,6 +91,8 @@ class Simulation:
     """Initial speed estimates of the scheduler, where they differ from the truth in ``book``; jobs then report measured
     speeds.
     """
+    unknown: bool = False
+    """True: the scheduler is told that nobody said how much work apps have; what it believes is an assumption."""
     start_s: Sequence[Seconds] = ()
     """Actual cost of changes of GPUs, where it differs from ``settings.container_s``; seconds, 0 or more.
 
@@ -204,6 +206,7 @@ class _Run(Driver):
                 weight=self.sim.workload.weight(app),
                 assumed=assumed,
                 alone=alone(assumptions.book, app, reach),
+                unknown=self.sim.unknown,
             )
             self.kernel.schedule(app.arrival, event)
         for outage in self.sim.outages:
