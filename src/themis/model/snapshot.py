@@ -128,7 +128,7 @@ class Snapshot:
     app_gang_min: Annotated[Int, Column("A", GPUS, "smallest gang of any of its jobs")]
     app_gang_max: Annotated[Int, Column("A", GPUS, "largest gang of any of its jobs")]
     app_rigid: Annotated[Bool, Column("A", FLAG, "all its jobs want the same one number of GPUs")]
-    app_unknown: Annotated[Bool, Column("A", FLAG, "nobody said how much work it has: what is believed is an assumption")]
+    app_unknown: Annotated[Bool, Column("A", FLAG, "its user gave no estimate of its work")]
     app_budget: Annotated[Float, Column("A", GPU_S, "all its work on reference GPUs, as forecast now")]
     app_demand: Annotated[Int, Column("A", GPUS, "most that it can ever use (app_demand_max)")]
     app_longest: Annotated[
