@@ -101,7 +101,12 @@ def test_a_stream_that_reacts_does_not_starve_a_long_app() -> None:
 
 
 def _believing(
-    apps: Sequence[App], cluster: Cluster, wrong_by: Mapping[str, float], *, unknown: bool = False, settings: Settings = NO_COSTS
+    apps: Sequence[App],
+    cluster: Cluster,
+    wrong_by: Mapping[str, float],
+    *,
+    unknown: bool = False,
+    settings: Settings = NO_COSTS,
 ) -> Scheduler:
     """A run in which the work of these apps is believed so many times of what it is, and nobody corrects that.
 
