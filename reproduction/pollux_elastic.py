@@ -1,10 +1,14 @@
-"""Runs of Pollux' workloads by the artifact's rules, and their figures: for the tables of docs/reproduction/pollux.md.
+"""Runs of Pollux' workloads by the artifact's rules, and their figures: a row a workload, for docs/reproduction/pollux.md.
 
+    python reproduction/pollux_elastic.py POLICY... [--workloads 1,6] [--load 0.5] [--rigid | --learned]
+
+A policy ``published:NAME`` is the artifact's own result of pollux, tiresias or optimus, measured against the same reference.
 Rules: 16 machines of four GPUs, decisions each minute, 30 s for a start, no interference between jobs.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import resource
 from collections.abc import Mapping
@@ -59,10 +63,10 @@ def workload_options(data: Path, number: int, load: float) -> tuple[str, dict[st
 
 
 @cache
-def isolated(data: Path, number: int, load: float) -> dict[str, tuple[Seconds, Seconds]]:
-    """Each job's time in the reference and alone, by its true curve: no policy influences them."""
+def isolated(data: Path, number: int, load: float) -> dict[str, tuple[Seconds, Seconds, Seconds]]:
+    """Each job's time in the reference and alone, by its true curve, which no policy influences; and its arrival."""
     fold = _folded(data, number, "elastic_finish:backfill=false", load, {"elastic": "yes"})[0]
-    return {app.name: (app.t_reference, app.t_alone) for app in fold.result().apps}
+    return {app.name: (app.t_reference, app.t_alone, app.arrival) for app in fold.result().apps}
 
 
 def run(data: Path, number: int, policy: str, *, load: float = 1.0, **options: str) -> Figures:
@@ -70,7 +74,7 @@ def run(data: Path, number: int, policy: str, *, load: float = 1.0, **options: s
     fold, cpu_s = _folded(data, number, policy, load, options)
     apps, true = fold.result().apps, isolated(data, number, load)
     jct = np.array([app.jct for app in apps])
-    fluid, alone = np.array([true[app.name] for app in apps]).T
+    fluid, alone, _ = np.array([true[app.name] for app in apps]).T
     rho = jct / np.maximum(fluid, alone + ROUND_S)
     return Figures(
         jct=float(jct.mean()),
@@ -91,12 +95,12 @@ def published(data: Path, number: int, policy: str, load: float) -> Figures:
     lasted = json.loads(file.read_text())["jcts"][f"workload-{number}"]
     true = isolated(data, number, load)
     jct = np.array([lasted[name] for name in true], dtype=np.float64)
-    fluid, alone = np.array(list(true.values())).T
+    fluid, alone, arrival = np.array(list(true.values())).T
     rho = jct / np.maximum(fluid, alone + ROUND_S)
     return Figures(
         jct=float(jct.mean()),
         p99=float(np.percentile(jct, 99)),
-        makespan=np.nan,
+        makespan=float((arrival + jct).max()),
         worst=float(rho.max()),
         late=float((rho > LATE).mean()),
         reference=float((jct / fluid).max()),
@@ -120,3 +124,34 @@ def _folded(data: Path, number: int, policy: str, load: float, options: Mapping[
     fold, before = Fold(), resource.getrusage(resource.RUSAGE_SELF).ru_utime
     one.simulation.run(fold.add)
     return fold, resource.getrusage(resource.RUSAGE_SELF).ru_utime - before
+
+
+def main() -> None:
+    """Print the rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("policies", nargs="+")
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--workloads", default="1,2,3,4,5,6,7,8")
+    parser.add_argument("--load", type=float, default=1.0)
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--rigid", action="store_true")
+    kind.add_argument("--learned", action="store_true")
+    given = parser.parse_args()
+    options = {} if given.rigid else {"elastic": "yes"} | ({"learned": "yes"} if given.learned else {})
+    print("| policy | workload | JCT s | p99 s | makespan s | worst | > 1.2 | GPU h | restarts | CPU s |")
+    for policy in given.policies:
+        name, _, whose = policy.partition(":")
+        for number in map(int, given.workloads.split(",")):
+            if name == "published":
+                f = published(given.data, number, whose, given.load)
+            else:
+                f = run(given.data, number, policy, load=given.load, **options)
+            print(
+                f"| {policy} | {number} | {f.jct:,.0f} | {f.p99:,.0f} | {f.makespan:,.0f} | {f.worst:.2f} | {f.late:.1%} | "
+                f"{f.gpu_h:,.0f} | {f.restarts:.1f} | {f.cpu_s:.1f} |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -24,6 +24,7 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "srtf": "themis.policies.srtf:Srtf",
         "elastic_finish": "themis.policies.elastic_finish:ElasticFinish",
         "pollux": "themis.policies.pollux:Pollux",
+        "sia": "themis.policies.sia:Sia",
         "srsf": "themis.policies.srsf:Srsf",
         "fair_finish": "themis.policies.fair_finish:FairFinish",
         "tiresias_2q": "themis.policies.tiresias_2q:Tiresias2Q",

@@ -170,6 +170,16 @@ def goodput(s: Snapshot, rows: Rows, gpus: Int, kind: Int) -> Float:
     return out * s.job_allowed[rows.job][:, kind]
 
 
+def restart_factor(s: Snapshot, rows: Rows) -> Float:
+    """[J, C], max(age - starts d, 0) / (age + d) for a start of d seconds where a running job changes its gang; else 1."""
+    start = s.restart_s + s.speeds.checkpoint_s[s.job_config[rows.job]]
+    age = s.now - s.app_arrival[s.job_app[rows.job]]
+    factor = np.maximum(age - np.maximum(s.job_attempt[rows.job] - 1, 0) * start, 0.0) / np.maximum(age + start, 1e-9)
+    out: Float = np.where(rows.runs, factor, 1.0)[:, None] * np.ones(rows.seconds.shape)
+    out[np.arange(len(rows.job)), rows.now] = 1.0
+    return out
+
+
 def weights(s: Snapshot, rows: Rows) -> Float:
     """[J], each job's part of its app's weight."""
     app = s.job_app[rows.job]

@@ -19,7 +19,7 @@ import numpy as np
 from themis.errors import InputError
 from themis.model.snapshot import Snapshot
 from themis.model.units import Float
-from themis.policies.gang_sizes import GangSizes, Options, Rows, goodput, weights
+from themis.policies.gang_sizes import GangSizes, Options, Rows, goodput, restart_factor, weights
 
 NOTHING = 0.01
 """Speedup that no GPUs count as, and the least that any change counts as."""
@@ -45,21 +45,10 @@ class Pollux(GangSizes):
         fair = -(-int(s.machine_gpus.sum()) // max(len(s.job_id), 1))
         with np.errstate(divide="ignore", invalid="ignore"):
             speedup = goodput(s, rows, options.gpus, options.kind) / _of_fair_share(s, rows, fair)[:, None]
-        speedup = np.maximum(np.nan_to_num(speedup, posinf=0.0) * self._kept(s, rows), NOTHING)
+        speedup = np.maximum(np.nan_to_num(speedup, posinf=0.0) * restart_factor(s, rows), NOTHING)
         speedup[:, 0] = NOTHING
         value: Float = np.log(speedup) if self.p == 0 else np.sign(self.p) * speedup**self.p
         return weights(s, rows)[:, None] * value
-
-    def _kept(self, s: Snapshot, rows: Rows) -> Float:
-        """[J, C], the restart factor: 1 where the job keeps its GPUs or has none."""
-        start = s.restart_s + s.speeds.checkpoint_s[s.job_config[rows.job]]
-        age = s.now - s.app_arrival[s.job_app[rows.job]]
-        factor = np.maximum(age - np.maximum(s.job_attempt[rows.job] - 1, 0) * start, 0.0) / np.maximum(
-            age + start, 1e-9
-        )
-        kept = np.where(rows.runs, factor, 1.0)[:, None] * np.ones(rows.seconds.shape)
-        kept[np.arange(len(rows.job)), rows.now] = 1.0
-        return kept
 
 
 def _of_fair_share(s: Snapshot, rows: Rows, fair: int) -> Float:
