@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from daemon import daemon
 
-from fleetmachines import free_port, machines
+from fleetmachines import machines
 from processes import PATIENCE_S, ranks_of, wait_until
 
 pytest.importorskip("torch", reason="PyTorch is not installed; pip install 'themis-scheduler[torch]'")
@@ -20,7 +20,7 @@ STEPS = 150
 
 def test_a_sharded_checkpoint_of_two_machines_is_loaded_on_two_other_machines(tmp_path: Path) -> None:
     witness = tmp_path / "witness"
-    options = ("--engine", "fleet", "--listen", f"127.0.0.1:{free_port()}")
+    options = ("--engine", "fleet")
     with (
         daemon(tmp_path / "home", options=options) as service,
         machines(service.home, tmp_path / "machines") as fleet,
