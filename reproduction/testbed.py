@@ -147,7 +147,6 @@ def simulated(home: Path, log: Path) -> list[RunMetrics]:
         apps = tuple(
             replace(app, arrival=max(app.arrival + x, 0.0)) for app, x in zip(whole.workload.apps, off.tolist())
         )
-        apps = (replace(apps[0], arrival=0.0), *apps[1:])
         settings = replace(whole.settings, container_s=max(whole.settings.container_s + float(off[-1]), 0.0))
         one = replace(whole, workload=replace(whole.workload, apps=apps), settings=settings)
         with LogWriter(log) as writer:
