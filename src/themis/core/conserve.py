@@ -34,7 +34,7 @@ def left_over(
     """
     taken = {p.job for p in placed}
     over = [j for j in offer.ending if j not in taken]
-    if not over and not offer.queued():
+    if not over and state.jobs.waiting <= taken:
         return []
     open_ = offer.free.copy()
     one = open_.data

@@ -82,17 +82,18 @@ def long_enough(s: State, placed: list[Placed]) -> list[Placed]:
     """The same gangs; leases of those that start, or have not reported a step since they did, last long enough for some."""
     if not s.starts:
         return placed
-    return [p._replace(until=max(p.until, _earliest(s, p))) for p in placed]
+    return [p if (end := _earliest(s, p)) <= p.until else p._replace(until=end) for p in placed]
 
 
 def _earliest(s: State, p: Placed) -> Seconds:
     known = s.starts.get(p.job)
     if known is None:
         return p.until
+    start = Start(*known)
     stays = s.job_gpus.get(p.job) == p.gpus and s.job_seat[p.job] == p.seat
-    if stays and Start(*known).first:
+    if stays and start.first:
         return p.until
-    return (Start(*known).granted if stays else s.now) + least_s(s, p.job)
+    return (start.granted if stays else s.now) + least_s(s, p.job)
 
 
 def _learn(s: State, j: int, known: Start, start_s: Seconds, step_s: Seconds) -> list[LeastLease]:

@@ -66,10 +66,6 @@ class FreeGpus:
         out: Int = self.present[self.idle(self.present)]
         return out
 
-    def queued(self) -> bool:
-        """True if a job waits without a lease."""
-        return bool(self.state.jobs.waiting)
-
     def may_run(self, j: int) -> bool:
         """True if there is such a job, and it runs or could."""
         s = self.state

@@ -95,6 +95,8 @@ def _fill(s: Snapshot, queue: Int, left: int) -> tuple[list[tuple[int, list[int]
             line.push((*turns.key(a, has), key[-2], a))
     starving |= due is not None and left > 0 and not allocated
     wants = [(a, d.gangs) for a, d in demands.items() if d.gangs]
+    if len(wants) < 2:
+        return wants, starving
     first = np.array([a for a, _ in wants], dtype=np.int64)
     order = np.lexsort(Turns.of(s).keys(first, s.app_held[first]).T[::-1])
     return [wants[i] for i in order], starving
