@@ -1,10 +1,10 @@
 """The arbiter's transaction with many apps in the system: CPU ms of what comes in, and of the decisions at the end of leases.
 
-    python benchmarks/bench_transaction.py [--apps 1000] [--policies drf,themis,fair_finish] [--quick]
+    python benchmarks/bench_transaction.py [--apps 1000] [--policies drf,themis,fair_finish] [--tick 1] [--quick]
 
-Apps of one job of two GPUs, a GPU for each app, so that half of them wait. Real engine and journal without disk syncs; there are no
-processes; leases end on whole seconds. Medians of 20, in turn: the report of a gang, the end of a job, a submission (without its
-call), and a minute that passes, with the decisions in it.
+Apps of one job of two GPUs, a GPU for each app, so that half of them wait. Real engine and journal without disk syncs, and no
+processes; leases end on multiples of the tick. Medians of 20, in turn: the report of a gang, the end of a job, a submission
+(without its call), and a minute that passes, with the decisions in it.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ def measured(a: Arbiter, clock: list[float], come_in: Callable[[], object], pass
     return f"{median(spent):.2f}"
 
 
-def row(policy: str, apps: int, folder: Path) -> str:
+def row(policy: str, apps: int, folder: Path, tick_s: float = 1.0) -> str:
     """One policy on a journal in this folder."""
     clock = [1e6]
     a = Arbiter(
-        Config(policy=policy, tick_s=1.0, gather_s=0.0, max_submissions=10**9),
+        Config(policy=policy, tick_s=tick_s, gather_s=0.0, max_submissions=10**9),
         [Host(machine=Machine(name=f"m{n}", gpus=8, rack="r")) for n in range(apps // 8)],
         Journal(folder / "journal.db"),
         lambda programs, heard, book: Nothing(heard),
@@ -89,6 +89,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--apps", type=int, default=1000)
     parser.add_argument("--policies", default="drf,themis,fair_finish")
+    parser.add_argument("--tick", type=float, default=1.0, help="seconds; services have 60")
     parser.add_argument("--quick", action="store_true", help="40 apps, drf alone")
     given = parser.parse_args()
     if given.quick:
@@ -96,7 +97,7 @@ def main() -> None:
     print("| policy | a report, CPU ms | the end of a job | a submission | a minute |\n|---|---|---|---|---|")
     for policy in given.policies.split(","):
         with tempfile.TemporaryDirectory() as folder:
-            print(row(policy, given.apps, Path(folder)), flush=True)
+            print(row(policy, given.apps, Path(folder), given.tick), flush=True)
 
 
 if __name__ == "__main__":
