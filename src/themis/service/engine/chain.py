@@ -20,10 +20,6 @@ BEGIN = bytes(SIZE)
 CHAINED, SEALS = "records", "seals"
 """The tables whose rows have no seal; all others' have one."""
 
-_LETTER = {kind: kind.__name__[:1].encode() for kind in (int, float, str, bytes, type(None))}
-"""First letters of the types that SQLite knows."""
-_part = struct.Struct("<cq").pack
-
 Row = tuple[int, float, str, bytes, bytes | None]
 """Number, time, kind, line and digest of a record."""
 
@@ -64,11 +60,11 @@ def compacted(kept: bytes, last: bytes, number: int, time: float, line: bytes | 
 
 def seal(*values: object) -> bytes:
     """Digest of a row's values."""
-    parts: list[bytes] = []
+    hashed = blake2b(digest_size=SIZE)
     for value in values:
         text = value if isinstance(value, bytes) else repr(value).encode()
-        parts += (_part(_LETTER[type(value)], len(text)), text)
-    return blake2b(b"".join(parts), digest_size=SIZE).digest()
+        hashed.update(struct.pack("<cq", type(value).__name__[:1].encode(), len(text)) + text)
+    return hashed.digest()
 
 
 def sealed(db: sqlite3.Connection) -> list[str]:
