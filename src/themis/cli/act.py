@@ -27,6 +27,19 @@ OF_A_SHELL = ("|", "||", "&&", ">", ">>", "<", "<<", "2>", "2>&1", "&>")
 """Words that mean something only to a shell; an argument of a program is hardly ever one."""
 
 
+Export = Annotated[
+    str,
+    option(
+        metavar="NONE|ALL|NAMES",
+        help="Variables of this shell for the job. Default, where jobs run on this machine: PATH, VIRTUAL_ENV and others.",
+    ),
+]
+Secret = Annotated[
+    list[str],
+    option("--secret", metavar="NAME", help="Variable from ~/.config/themis/secrets of the job's account; repeatable."),
+]
+
+
 @whole_rest
 def run(
     command: Annotated[
@@ -69,19 +82,8 @@ def run(
     env: Annotated[
         list[str], option("--env", "-e", metavar="NAME=VALUE", help="Environment variable of the job; repeatable.")
     ] = [],  # noqa: B006
-    export: Annotated[
-        str,
-        option(
-            metavar="NONE|ALL|NAMES",
-            help="Variables of this shell for the job. Default, where jobs run on this machine: PATH, VIRTUAL_ENV and others.",
-        ),
-    ] = "",
-    secret: Annotated[
-        list[str],
-        option(
-            "--secret", metavar="NAME", help="Variable from ~/.config/themis/secrets of the job's account; repeatable."
-        ),
-    ] = [],  # noqa: B006
+    export: Export = "",
+    secret: Secret = [],  # noqa: B006
     shell: Annotated[
         bool, option("--shell", "-s", help="Run the command by sh -c, with pipes and redirections.")
     ] = False,
@@ -300,19 +302,8 @@ def submit(
     words: Annotated[
         list[str], argument(metavar="[ARGUMENT]...", help="Arguments of a script; put -- before them.")
     ] = [],  # noqa: B006
-    export: Annotated[
-        str,
-        option(
-            metavar="NONE|ALL|NAMES",
-            help="Variables of this shell for the job. Default, where jobs run on this machine: PATH, VIRTUAL_ENV and others.",
-        ),
-    ] = "",
-    secret: Annotated[
-        list[str],
-        option(
-            "--secret", metavar="NAME", help="Variable from ~/.config/themis/secrets of the job's account; repeatable."
-        ),
-    ] = [],  # noqa: B006
+    export: Export = "",
+    secret: Secret = [],  # noqa: B006
     shell: Annotated[bool, option("--shell", "-s", help="Read FILE as a script without a #! line, for sh.")] = False,
     user: Owner = "",
     scale: Annotated[float, option(metavar="FACTOR", help="Of a trace: make all times this much shorter.")] = 1.0,
