@@ -1,8 +1,11 @@
 """Runs of Pollux' workloads by the artifact's rules, and their figures: a row a workload, for docs/reproduction/pollux.md.
 
     python reproduction/pollux_elastic.py POLICY... [--workloads 1,6] [--load 0.5] [--rigid | --learned]
+    python reproduction/pollux_elastic.py bound --workloads 6
 
-A policy ``published:NAME`` is the artifact's own result of pollux, tiresias or optimus, measured against the same reference.
+``bound``: 20 decisions of ``pollux``, drawn from those on at least eight jobs, beside the best over all numbers of GPUs,
+whether they pack or not. A policy ``published:NAME`` is the artifact's own result of pollux, tiresias or optimus, measured
+against the same reference.
 Rules: 16 machines of four GPUs, decisions each minute, 30 s for a start, no interference between jobs.
 """
 
@@ -11,19 +14,28 @@ from __future__ import annotations
 import argparse
 import json
 import resource
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
+from themis.model.answers import Solved
+from themis.model.snapshot import Snapshot
 from themis.model.units import Seconds
+from themis.optimize.gang_sizes import choose
+from themis.policies.api import Policy, Workbench
+from themis.policies.gang_sizes import Options, rows_of
+from themis.policies.pollux import Pollux
 from themis.report.metrics import Fold
 from themis.sim.plan import Plan
 
 CLUSTER = "16x4"
 ROUND_S = 60.0
+BUSY = 8
+"""Jobs from which on a decision is looked at."""
 START_S = 30.0
 LOAD_S = 7.5
 """Seconds of a start that rigid jobs' models take for a checkpoint."""
@@ -110,7 +122,9 @@ def published(data: Path, number: int, policy: str, load: float) -> Figures:
     )
 
 
-def _folded(data: Path, number: int, policy: str, load: float, options: Mapping[str, str]) -> tuple[Fold, Seconds]:
+def _folded(
+    data: Path, number: int, policy: str | tuple[str, Policy], load: float, options: Mapping[str, str]
+) -> tuple[Fold, Seconds]:
     file, where = workload_options(data, number, load)
     plan = Plan(
         workload=file,
@@ -126,6 +140,38 @@ def _folded(data: Path, number: int, policy: str, load: float, options: Mapping[
     return fold, resource.getrusage(resource.RUSAGE_SELF).ru_utime - before
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Watched(Pollux):
+    """``pollux``, and what it was asked."""
+
+    asked: list[tuple[Snapshot, Solved, Seconds]] = field(default_factory=list, compare=False)
+
+    def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
+        before = time.process_time()
+        out = Pollux.__call__(self, snapshot, bench)
+        if len(snapshot.job_id) >= BUSY:
+            self.asked.append((snapshot, out, time.process_time() - before))
+        return out
+
+
+def bound_of(data: Path, number: int) -> list[tuple[int, float, Seconds]]:
+    """(Jobs, power mean over its bound, CPU seconds) of 20 decisions on known curves."""
+    policy = _Watched(backfill=False)
+    _folded(data, number, ("pollux", policy), 1.0, {"elastic": "yes"})
+    out = []
+    for i in sorted(np.random.default_rng(0).choice(len(policy.asked), 20, replace=False).tolist()):
+        s, solved, cpu_s = policy.asked[i]
+        options = Options(
+            np.arange(int(s.machine_gpus.sum()) + 1), np.zeros(int(s.machine_gpus.sum()) + 1, dtype=np.int64)
+        )
+        rows = rows_of(s, options)
+        value = policy.value(s, options, rows)
+        value[:, 1:][~np.isfinite(rows.seconds[:, 1:])] = -np.inf
+        best = choose(value, options.gpus, options.kind, np.array([int(s.free.sum())]))
+        out.append((len(s.job_id), best.bound / solved.proof.objective, cpu_s))
+    return out
+
+
 def main() -> None:
     """Print the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -138,6 +184,10 @@ def main() -> None:
     kind.add_argument("--learned", action="store_true")
     given = parser.parse_args()
     options = {} if given.rigid else {"elastic": "yes"} | ({"learned": "yes"} if given.learned else {})
+    if given.policies == ["bound"]:
+        for jobs, part, cpu_s in bound_of(given.data, int(given.workloads.split(",")[0])):
+            print(f"| {jobs} jobs | {part:.1%} | {1e3 * cpu_s:.1f} ms |")
+        return
     print("| policy | workload | JCT s | p99 s | makespan s | worst | > 1.2 | GPU h | restarts | CPU s |")
     for policy in given.policies:
         name, _, whose = policy.partition(":")
