@@ -47,7 +47,10 @@ MOST_APPS = (400, 2000)
 """Rows in one policy's table of apps, and in all of them; the worst are shown."""
 MOST_USERS = (200, 1000)
 MOST_PLANS = (400, 1000)
-WORDS = {title: words for title, words in BRIEF.items() if words} | {"rho_reference_median": "median app,\n× own share"}
+WORDS = {title: words for title, words in BRIEF.items() if words} | {
+    "rho_reference_median": "median app,\n× own share",
+    "rho_reference_above_1_1": "later than\n1.1 ×, %",
+}
 """Titles of numbers of fairness on the page; its other forms are shown on demand, with their symbols."""
 SYMBOLS = ("rho_paper", "rho_exact", "rho_attainable")
 MOST_LIT = 400
