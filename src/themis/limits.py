@@ -239,6 +239,7 @@ MODULES = Count(name="modules", what="environment modules of a job", most=100)
 
 KEY = Text(name="key", what="key of a submission", longest=200)
 WORD = Text(name="gpu_type", what="name of a GPU type or a model", longest=200, empty=False)
+LIKE = Text(name="like", what="name of a model", longest=200)
 PATH = Text(name="path", what="path or URL", longest=4096)
 
 # ---- machines --------------------------------------------------------------------------------------------------------

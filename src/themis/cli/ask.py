@@ -22,6 +22,7 @@ from themis.cli.table_columns import (
     TRIALS,
     Reply,
     again,
+    assumed_speeds,
     check_output,
     clock,
     connect,
@@ -132,7 +133,14 @@ def show(
                 if run["tracker"] == "code"
             ]
             warning = found["app"]["warning"]
-            print_lines([f"Warning: {warning}." if warning else "", f"Runs: {runs}." if runs else "", *changed])
+            print_lines(
+                [
+                    f"Warning: {warning}." if warning else "",
+                    f"Runs: {runs}." if runs else "",
+                    assumed_speeds(found["assumed"]),
+                    *changed,
+                ]
+            )
             if trials:
                 rows = trial_rows(trials, found["jobs"])
                 show_rows(rows, output, filled(ALL_TRIALS if verbose else TRIALS, rows))

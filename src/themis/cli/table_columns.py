@@ -465,6 +465,11 @@ def steps_columns(steps: Sequence[Mapping[str, Any]]) -> Columns:
     }
 
 
+def assumed_speeds(assumed: Sequence[str]) -> str:
+    """Sentence on speeds that no job has measured; empty without any."""
+    return f"Speeds assumed until they are measured: on {', '.join(assumed)}." if assumed else ""
+
+
 LENT = 0.05
 """GPU hours below which no loan is shown."""
 STATES = {"ended": "ended", "held": "held", "running": "running", "partly_running": "running", "nothing_to_run": "idle"}
@@ -478,6 +483,7 @@ def why_now(found: Any, *, verbose: bool = False) -> list[str]:
     """
     lines = [f"{STATES.get(found.code, 'waiting')}: {found.sentence}"]
     lines += [f"Warning: {found.warning}."] if found.warning else []
+    lines += [assumed_speeds(found.assumed)] if found.assumed else []
     if verbose:
         lines.append(f"Reason code: {found.code}.")
     if found.position:

@@ -116,7 +116,9 @@ class Measured:
             curve = found.curve(kind, batch)
             if curve is not None:
                 beside[kind, batch, partner, size] = rate / float(curve.at(np.array(gpus)))
-        return replace(found, beside=beside)
+        types = {kind for kind, _ in points}
+        like = {key: model for key, model in profile.like.items() if key[0] not in types}
+        return replace(found, beside=beside, like=like)
 
 
 def _through(prior: Curve | None, measured: Mapping[int, float]) -> Curve:

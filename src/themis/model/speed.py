@@ -99,6 +99,7 @@ class Profile:
     barred : (GPU type, batch size) that was measured as 0 on every gang: the model does not fit.
     iterations : what an adaptive job of the model measures, for simulated gangs alone: by batch size, GPUs and machines (2: more)
         local batch size, seconds to compute a gradient, and of an iteration without accumulation.
+    like : (GPU type, batch size) whose curve is another model's, scaled, until a job measures it -> that model.
     """
 
     name: str
@@ -110,6 +111,7 @@ class Profile:
     beside: Mapping[tuple[str, int, str, int], float] = field(default_factory=dict)
     barred: frozenset[tuple[str, int]] = field(default=frozenset(), repr=False)
     iterations: Mapping[tuple[int, int, int], tuple[float, float, float]] = field(default_factory=dict, repr=False)
+    like: Mapping[tuple[str, int], str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if not self.curves:
@@ -164,6 +166,8 @@ class Profile:
         curve = self.curve(gpu_type, batch)
         if curve is None or not float(curve.at(np.array(gpus))) > 0:
             return False
+        if (gpu_type, batch) in self.like or (gpu_type, 0) in self.like:
+            return True
         if (gpu_type, batch) not in self.curves:
             if self.source.startswith(ASSUMPTION):
                 return True

@@ -293,6 +293,9 @@ class SpeedCurve(Request):
     gpu_type: Annotated[str, limits.WORD]  # "*" for any
     gpus: Annotated[list[Gpus], limits.SPEED_POINTS]  # rising
     steps_per_s: list[Annotated[float, limits.SPEED]]  # for each of them
+    like: Annotated[str, limits.WORD] = (
+        ""  # of a type that the submitter did not name: the model whose speeds stand in until it is measured
+    )
 
 
 class Profile(Request):
@@ -478,6 +481,9 @@ class ShowReply(Message):
     sweep: bool = False  # its jobs have parameters: `Trials` has more
     sentence: str = ""  # why it does not run (more) now, as `Why` says it; empty if it has ended
     layout: str = ""  # how its gangs run, as in SubmitReply; empty for one GPU
+    assumed: list[
+        str
+    ] = []  # GPU types on which another model's speeds stand in for its own, and which, until they are measured
 
 
 class Trial(Message):
@@ -806,6 +812,7 @@ class WhyReply(Message):
     start_earliest: Figure | None = None
     start_latest: Figure | None = None  # missing: some simulations never got there
     simulations: int = 0
+    assumed: list[str] = []  # as in ShowReply
     between: str = ""  # the unit of fairness: apps, users or groups
     weight: Figure = 0.0  # of the app now: between users its part of its user's
     fair: Figure = 0.0  # its part of the weight in the system, 0 to 1

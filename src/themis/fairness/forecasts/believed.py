@@ -1,11 +1,13 @@
 """Estimated speeds where only some models were profiled: the profile book with estimates in place of the true speeds.
 
-Used in simulation, where the true speeds are known: new jobs are measured by reading these, with noise.
+In simulation, where the true speeds are known, new jobs are measured by reading these, with noise. A live service takes what a
+submission says of some GPU types, and for the others the speeds of the reference nearest to it, until jobs measure them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -65,6 +67,30 @@ def believed_book(
         off = np.exp(how.noise * rng.standard_normal(len(truth))) if how.noise else np.ones(len(truth))
         found[config] = estimate(references, truth * off, known)
     return _with_estimates(book, references, found)
+
+
+def nearest_reference(book: ProfileBook, known: Mapping[str, Curve], kind: str) -> tuple[Config, Curve] | None:
+    """The measured model whose speeds on the known GPU types are most like these, and its curve on another type, scaled.
+
+    Compared are logarithms of the speed of one GPU over that on the first known type, by their root mean square distance; with one
+    type known, the distance is that to the mean over all references on the other type. None: no model was measured on all of them.
+    """
+    first, *others = known
+    found: list[tuple[Config, list[float]]] = []
+    for profile in book.profiles.values():
+        for batch in sorted({batch for _, batch in profile.curves}):
+            curves = [profile.curves.get((each, batch)) for each in (first, *others, kind)]
+            units = [curve.unit for curve in curves if curve is not None]
+            if len(units) == len(curves) and not profile.like:
+                found.append(((profile.name, batch), [math.log(unit / units[0]) for unit in units[1:]]))
+    if not found:
+        return None
+    rows = np.array([row for _, row in found])
+    mine = [math.log(known[each].unit / known[first].unit) for each in others] or [float(rows[:, -1].mean())]
+    nearest = int(np.argmin(((rows[:, : len(mine)] - mine) ** 2).mean(axis=1)))
+    config, ratios = found[nearest]
+    curve = book.get(config[0]).curves[kind, config[1]]
+    return config, _like(curve, known[first].unit * math.exp(ratios[-1]))
 
 
 def measured_configs(book: ProfileBook, types: Sequence[str]) -> list[Config]:

@@ -11,13 +11,14 @@ from themis import limits
 from themis.client.exported import SECRET
 from themis.core.state import State
 from themis.errors import InputError, UnknownName, closest
+from themis.fairness.forecasts.believed import nearest_reference
 from themis.jobs.runnable import MOST_TEXT, MOST_TEXTS
 from themis.machines.agent.messages import THROUGH_SERVICE
 from themis.machines.engines.program import Program
 from themis.model.cluster import Machine, reaches
 from themis.model.dynamic import ACCORDION_REGIMES, Dynamic, Mode
 from themis.model.events import AppSubmitted
-from themis.model.speed import ANY_TYPE, ProfileBook
+from themis.model.speed import ANY_TYPE, Curve, ProfileBook
 from themis.model.units import Seconds
 from themis.model.workload import App, Bag, CurveStopping, Halving, Hyperband, Job, Regime, Rung, Tuner
 from themis.schema import messages as schema
@@ -75,6 +76,7 @@ def submit(arbiter: Arbiter, request: schema.SubmitRequest, caller: Caller | Non
     app = replace(app, name=_free_name(app.name, arbiter.journal.has_app))
     profile = None
     if request.profile is not None:
+        _fill_in(arbiter.book, request.profile, [kind for kind in state.gpu_types if kind != ANY_TYPE], app)
         profile = read_profile(own_profile(app), request.profile)
         app = replace(app, jobs=tuple(replace(job, model=profile.name) for job in app.jobs))
     book = arbiter.book.with_profiles([profile] if profile else [])
@@ -152,6 +154,24 @@ def _largest_gangs(state: State, may_come: Sequence[Machine] | None) -> tuple[in
         return UNKNOWN_GPUS, UNKNOWN_GPUS
     sizes, later = state.machine_size, [machine.gpus for machine in may_come]
     return max(int(sizes.sum()), sum(later)), max(int(sizes.max(initial=0)), *later, 0)
+
+
+def _fill_in(book: ProfileBook, profile: schema.Profile, types: Sequence[str], app: App) -> None:
+    """Add to a submission's profile the GPU types that it does not name and its jobs may use, as of the nearest measured model."""
+    known = {
+        curve.gpu_type: Curve(gpus=tuple(curve.gpus), rate=tuple(curve.steps_per_s))
+        for curve in profile.curves
+        if curve.gpus and len(curve.gpus) == len(curve.steps_per_s) and curve.gpu_type in types
+    }
+    if not known or len(known) < len(profile.curves):
+        return
+    for kind in types:
+        wanted = any(not job.gpu_types or kind in job.gpu_types for job in app.jobs)
+        if kind not in known and wanted and (found := nearest_reference(book, known, kind)):
+            (model, _), curve = found
+            profile.curves.append(
+                schema.SpeedCurve(gpu_type=kind, gpus=list(curve.gpus), steps_per_s=list(curve.rate), like=model)
+            )
 
 
 def check_models(state: State, book: ProfileBook, app: App, may_come: Sequence[Machine] | None = ()) -> None:

@@ -237,7 +237,14 @@ def show(arbiter: Arbiter, ref: str) -> schema.ShowReply:
         sweep=sweep,
         sentence=sentence,
         layout=layout_of(s, entry),
+        assumed=assumed(s, a) if entry.ended is None else [],
     )
+
+
+def assumed(s: State, a: int) -> list[str]:
+    """GPU types on which another model's speeds stand in for those of an app, as no job has measured them yet."""
+    profiles = (s.book.get(model) for model in dict.fromkeys(job.model for job in s.app_specs[a].jobs))
+    return [f"{kind} (as {model})" for profile in profiles for (kind, _), model in profile.like.items()]
 
 
 def _job_row(arbiter: Arbiter, s: State, j: int, program: Program, ran: Seconds) -> schema.JobInfo:
@@ -380,6 +387,7 @@ def why(arbiter: Arbiter, ref: str, *, whole: bool = True) -> tuple[int, str, sc
         of=place.of,
         between=s.between,
         warning=_warning(arbiter, app, user) if s.apps.active[app] else "",
+        assumed=assumed(s, app) if s.apps.active[app] else [],
     )
     if s.apps.active[app] and not s.apps.held[app]:
         reply.weight = float(s.apps.weight[app])

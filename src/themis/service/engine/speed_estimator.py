@@ -153,5 +153,6 @@ def read_profile(name: str, message: schema.Profile) -> Profile:
             (curve.gpu_type, 0): Curve(gpus=tuple(curve.gpus), rate=tuple(curve.steps_per_s))
             for curve in message.curves
         },
+        like={(curve.gpu_type, 0): curve.like for curve in message.curves if curve.like},
         checkpoint_s=7.5 if message.checkpoint_s is None else message.checkpoint_s,
     )
