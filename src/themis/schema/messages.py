@@ -293,9 +293,7 @@ class SpeedCurve(Request):
     gpu_type: Annotated[str, limits.WORD]  # "*" for any
     gpus: Annotated[list[Gpus], limits.SPEED_POINTS]  # rising
     steps_per_s: list[Annotated[float, limits.SPEED]]  # for each of them
-    like: Annotated[str, limits.WORD] = (
-        ""  # of a type that the submitter did not name: the model whose speeds stand in until it is measured
-    )
+    like: Annotated[str, limits.LIKE] = ""  # of a type not named: the model that stands in until it is measured
 
 
 class Profile(Request):
