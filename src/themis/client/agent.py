@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, cast
 
 from themis.client.calls import made
@@ -145,9 +145,12 @@ class Agent:
             rho = self.rho(event.probe)
             # Without an answer, the decision would wait for the timeout of agents.
             rho = event.probe.app.rho if rho is None else rho
-            self._answer("Estimate", schema.EstimateRequest(app=self._ref, round=event.probe.round, rho=rho))
+            self._answer("Estimate", schema.EstimateRequest, app=self._ref, round=event.probe.round, rho=rho)
         elif event.offer is not None:
-            self._answer("Bid", self._request(event.offer, self.bid(Offer(event.offer))))
+            bid = self.bid(Offer(event.offer))
+            rows = [asdict(row) for row in bid.rows]
+            given = {"app": self._ref, "round": event.offer.round, "jobs": list(bid.jobs), "rho": bid.rho, "rows": rows}
+            self._answer("Bid", schema.BidRequest, **given)
         elif event.award is not None:
             self.award(event.award)
         elif event.lease is not None:
@@ -157,25 +160,10 @@ class Agent:
     def _ref(self) -> str:
         return str(self.app if self.number is None else self.number)
 
-    def _request(self, offer: schema.Offer, bid: Bid) -> schema.BidRequest:
-        return made(
-            schema.BidRequest,
-            app=self._ref,
-            round=offer.round,
-            jobs=bid.jobs,
-            rho=bid.rho,
-            rows=[
-                made(
-                    schema.BidRow, gangs=row.gangs, span=row.span, gpu_type=row.gpu_type, anchor=row.anchor, rho=row.rho
-                )
-                for row in bid.rows
-            ],
-        )
-
-    def _answer(self, method: str, request: Any) -> None:
+    def _answer(self, method: str, message: type[schema.Request], **fields: Any) -> None:
         """Send an answer; the rejection of a wrong or late one affects this round alone."""
         try:
-            self.client.call(method, request)
+            self.client.call(method, made(message, **fields))
         except InputError as error:
             self.refused.append(str(error))
 
