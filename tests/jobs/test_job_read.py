@@ -73,6 +73,16 @@ def test_an_unknown_key_is_told_with_what_was_meant(wrong: str, right: str) -> N
     assert f"unknown key {wrong!r}. Did you mean {right!r}?" in fault
 
 
+def test_a_batch_size_that_the_scheduler_would_choose_is_refused_with_what_to_write_instead() -> None:
+    text = "name: a\ncommand: x\ngpus: 1..64\n"
+    assert faults(text) == []
+    (fault,) = faults(text + "adaptive: {batch: 128..4096, base: 128}\n")
+    assert fault.startswith("line 4: adaptive is {'batch': '128..4096', 'base': 128}, expected no such key")
+    assert "gpus: 1..8" in fault
+    assert "dynamic" in fault
+    assert "Did you mean" not in fault
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

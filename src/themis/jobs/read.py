@@ -98,6 +98,7 @@ def _submission(findings: Findings, folder: str, book: ProfileBook) -> Submissio
     document = findings.document
     _as_written(document)
     _for_shell(document, findings)
+    _not_adaptive(document, findings)
     job = findings.valid(JobText, document.data)
     # Also find faults inside the sweep if the rest is faulty.
     written = document.data.get("sweep") if isinstance(document.data, dict) else None
@@ -190,6 +191,17 @@ def _for_shell(document: Document, findings: Findings) -> None:
     elif "command" in data:
         findings.expected(("command",), command, "one line for the shell, because of shell: true")
         data["command"] = ["sh"]
+
+
+def _not_adaptive(document: Document, findings: Findings) -> None:
+    """Refuse ``adaptive`` in words: no live job can be told its batch size yet, so it would have none of what it asks for."""
+    if isinstance(document.data, dict) and "adaptive" in document.data:
+        findings.expected(
+            ("adaptive",),
+            document.data.pop("adaptive"),
+            "no such key: only simulations choose batch sizes so far; remove it, and write gpus: 1..8 for a number of GPUs that "
+            "changes at a fixed global batch size, or dynamic for a batch size that the script changes",
+        )
 
 
 def _together(job: JobText, search: SweepText | None, findings: Findings) -> None:
