@@ -1,36 +1,45 @@
-"""Runs of Pollux' workloads by the artifact's rules, and their figures: a row a workload, for docs/reproduction/pollux.md.
+"""Runs of Pollux' workloads by the artifact's rules: rows and tables for docs/reproduction/pollux.md.
 
-    python reproduction/pollux_elastic.py POLICY... [--workloads 1,6] [--load 0.5] [--rigid | --learned]
+    python reproduction/pollux_elastic.py POLICY... [--workloads 1,6] [--load 0.5] [--kind rigid|known|learned] [--wrong remaining|tenfold|noise]
     python reproduction/pollux_elastic.py bound --workloads 6
 
-``bound``: 20 decisions of ``pollux``, drawn from those on at least eight jobs, beside the best over all numbers of GPUs,
-whether they pack or not. A policy ``published:NAME`` is the artifact's own result of pollux, tiresias or optimus, measured
-against the same reference.
-Rules: 16 machines of four GPUs, decisions each minute, 30 s for a start, no interference between jobs.
+Jobs are ``rigid``, or take any number of GPUs by curves that are ``known`` or ``learned``. ``bound``: 20 decisions of ``pollux``,
+drawn from those on at least eight jobs, beside the best over all numbers of GPUs, whether they pack or not. A policy
+``published:NAME`` is the artifact's own result of pollux, tiresias or optimus, measured against the same reference. ``--wrong``
+says what the scheduler is told wrongly, by five draws: every job's remaining time by up to half; a tenth of it by every tenth
+job, as if these were one user's; ten times their noise by the same (``--kind learned``).
+Rules: 16 machines of four GPUs, decisions each minute, 30 s for a start, no interference between jobs. Runs are kept in
+out/reproduction/pollux.jsonl by a fingerprint of the code.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
-import resource
+import os
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cache
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
+from grid import CODE, marker, table
 from themis.model.answers import Solved
+from themis.model.goodput import level_of
 from themis.model.snapshot import Snapshot
-from themis.model.units import Seconds
+from themis.model.units import Float, Seconds
+from themis.model.workload import Workload
 from themis.optimize.gang_sizes import choose
 from themis.policies.api import Policy, Workbench
+from themis.policies.elastic_finish import ElasticFinish
 from themis.policies.gang_sizes import Options, rows_of
 from themis.policies.pollux import Pollux
 from themis.report.metrics import Fold
 from themis.sim.plan import Plan
+from themis.traces.formats import load_workload
 
 CLUSTER = "16x4"
 ROUND_S = 60.0
@@ -42,6 +51,48 @@ LOAD_S = 7.5
 LATE = 1.2
 """A job is late that takes this many times its time in the reference, or alone where that is longer."""
 MEMBER = "simulator/workloads/workload-{}.csv"
+DATA = Path(os.environ.get("THEMIS_DATA", "../shared/data"))
+STORE = Path("out/reproduction/pollux.jsonl")
+OURS = "elastic_finish:backfill=false"
+POLLUX = "pollux:backfill=false"
+RIGID = ("srsf", "drf", "fair_finish", "tiresias", "tiresias_2q:threshold=15", "optimus")
+WORKLOADS = (1, 2, 3, 4, 5, 6, 7, 8)
+WRONG = ("remaining", "tenfold", "noise")
+DRAWS = 5
+NOISY = level_of(10.0) - 1
+"""Noise levels that make ten times the noise."""
+SCRIPT = "python reproduction/pollux_elastic.py"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """What determines a run.
+
+    Attributes
+    ----------
+    number : of the workload. ``kind`` : rigid, known or learned. ``wrong`` : one of ``WRONG``, by the draw ``seed``.
+    limit : number of jobs, the first ones; 0: all.
+    """
+
+    policy: str
+    number: int
+    load: float = 1.0
+    kind: str = "known"
+    wrong: str = ""
+    seed: int = 0
+    limit: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lasted:
+    """A job of a run: seconds, GPU-seconds, starts after the first; its reference and time alone by the run's own curves."""
+
+    jct: Seconds
+    gpu_s: Seconds
+    restarts: int
+    t_reference: Seconds
+    t_alone: Seconds
+    arrival: Seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +102,8 @@ class Figures:
     Attributes
     ----------
     jct, p99, makespan : seconds; the makespan from 0. ``worst`` : largest JCT over the time in the reference, or, where that is
-        longer, alone after one round and one start; ``late`` : share of jobs beyond ``LATE`` of it. ``reference`` : largest JCT
-        over the time in the reference. ``gpu_h``, ``restarts`` : GPU hours; starts after the first, a job. ``cpu_s`` : of the run.
+        longer, alone after one round and one start; ``late`` : share of jobs beyond ``LATE`` of it. ``gpu_h``, ``restarts`` :
+        GPU hours; starts after the first, a job. ``rho`` : [jobs], in order of arrival; ``each`` : their JCT.
     """
 
     jct: Seconds
@@ -60,84 +111,156 @@ class Figures:
     makespan: Seconds
     worst: float
     late: float
-    reference: float
     gpu_h: float
     restarts: float
-    cpu_s: float
+    rho: Float
+    each: Float
 
 
-def workload_options(data: Path, number: int, load: float) -> tuple[str, dict[str, str]]:
-    """File and options of a workload at a load."""
+class Runs:
+    """Runs by cell, from the store where it has them; ``only`` those with ``measured``."""
+
+    def __init__(self, data: Path, store: Path, *, measured: bool = False) -> None:
+        self.data, self.store, self.measured = data, store, measured
+        self.found: dict[str, dict[str, Lasted]] = {}
+        for line in map(json.loads, store.read_text().splitlines() if store.exists() else ()):
+            if line["code"] == CODE:
+                self.found[line["cell"]] = {name: Lasted(**job) for name, job in line["jobs"].items()}
+
+    def jobs(self, cell: Cell) -> dict[str, Lasted]:
+        """Each job of a run, in order of arrival."""
+        key = json.dumps(dataclasses.asdict(cell), sort_keys=True)
+        if key not in self.found:
+            if self.measured:
+                raise KeyError(key)
+            self.found[key] = simulated(self.data, cell)
+            self.store.parent.mkdir(parents=True, exist_ok=True)
+            jobs = {name: dataclasses.asdict(job) for name, job in self.found[key].items()}
+            with self.store.open("a") as file:
+                file.write(json.dumps({"code": CODE, "cell": key, "jobs": jobs}) + "\n")
+        return self.found[key]
+
+    def figures(self, cell: Cell) -> Figures:
+        """A run's figures, against the reference with the jobs' true curves, which no policy influences."""
+        if cell.policy.startswith("published:"):
+            return self.published(cell)
+        jobs = self.jobs(cell)
+        return replace(
+            self.against(cell, {name: job.jct for name, job in jobs.items()}),
+            gpu_h=sum(job.gpu_s for job in jobs.values()) / 3600,
+            restarts=sum(job.restarts for job in jobs.values()) / len(jobs),
+        )
+
+    def published(self, cell: Cell) -> Figures:
+        """The artifact's own results of a policy."""
+        name = f"{cell.policy.partition(':')[2]}-{cell.load}"
+        file = self.data / "pollux" / "loads" / "results" / name / "summary.json"
+        return self.against(cell, json.loads(file.read_text())["jcts"][f"workload-{cell.number}"])
+
+    def against(self, cell: Cell, lasted: Mapping[str, Seconds]) -> Figures:
+        """Figures of completion times."""
+        true = self.jobs(Cell(policy=OURS, number=cell.number, load=cell.load, limit=cell.limit))
+        jct = np.array([lasted[name] for name in true], dtype=np.float64)
+        rho = jct / np.array([max(job.t_reference, job.t_alone + ROUND_S) for job in true.values()])
+        return Figures(
+            jct=float(jct.mean()),
+            p99=float(np.percentile(jct, 99)),
+            makespan=float((np.array([job.arrival for job in true.values()]) + jct).max()),
+            worst=float(rho.max()),
+            late=float((rho > LATE).mean()),
+            gpu_h=np.nan,
+            restarts=np.nan,
+            rho=rho,
+            each=jct,
+        )
+
+
+@lru_cache(maxsize=4)
+def _read(data: Path, number: int, load: float, limit: int, kind: str) -> Workload:
     archive = data / "pollux" / "pollux-osdi21.tar.gz"
+    options = {"limit": str(limit)} | {"rigid": {}, "known": {"elastic": "yes"}}.get(
+        kind, {"elastic": "yes", "learned": "yes"}
+    )
     if load == 1.0:
-        return str(archive), {"member": MEMBER.format(number)}
-    return str(data / "pollux" / "loads" / f"workloads-{load}" / f"workload-{number}.csv"), {"profiles": str(archive)}
+        return load_workload(str(archive), format="pollux", member=MEMBER.format(number), **options)
+    file = data / "pollux" / "loads" / f"workloads-{load}" / f"workload-{number}.csv"
+    return load_workload(str(file), format="pollux", profiles=str(archive), **options)
 
 
-@cache
-def isolated(data: Path, number: int, load: float) -> dict[str, tuple[Seconds, Seconds, Seconds]]:
-    """Each job's time in the reference and alone, by its true curve, which no policy influences; and its arrival."""
-    fold = _folded(data, number, "elastic_finish:backfill=false", load, {"elastic": "yes"})[0]
-    return {app.name: (app.t_reference, app.t_alone, app.arrival) for app in fold.result().apps}
-
-
-def run(data: Path, number: int, policy: str, *, load: float = 1.0, **options: str) -> Figures:
-    """One run. ``options`` : of the reader, as ``elastic="yes"``; without, jobs are rigid. A start costs 30 s in both."""
-    fold, cpu_s = _folded(data, number, policy, load, options)
-    apps, true = fold.result().apps, isolated(data, number, load)
-    jct = np.array([app.jct for app in apps])
-    fluid, alone, _ = np.array([true[app.name] for app in apps]).T
-    rho = jct / np.maximum(fluid, alone + ROUND_S)
-    return Figures(
-        jct=float(jct.mean()),
-        p99=float(np.percentile(jct, 99)),
-        makespan=max(app.finish for app in apps),
-        worst=float(rho.max()),
-        late=float((rho > LATE).mean()),
-        reference=float((jct / fluid).max()),
-        gpu_h=sum(app.gpu_seconds for app in apps) / 3600,
-        restarts=sum(app.restarts for app in apps) / len(apps),
-        cpu_s=cpu_s,
-    )
-
-
-def published(data: Path, number: int, policy: str, load: float) -> Figures:
-    """The artifact's own results of a policy, by the same reference."""
-    file = data / "pollux" / "loads" / "results" / f"{policy}-{load}" / "summary.json"
-    lasted = json.loads(file.read_text())["jcts"][f"workload-{number}"]
-    true = isolated(data, number, load)
-    jct = np.array([lasted[name] for name in true], dtype=np.float64)
-    fluid, alone, arrival = np.array(list(true.values())).T
-    rho = jct / np.maximum(fluid, alone + ROUND_S)
-    return Figures(
-        jct=float(jct.mean()),
-        p99=float(np.percentile(jct, 99)),
-        makespan=float((arrival + jct).max()),
-        worst=float(rho.max()),
-        late=float((rho > LATE).mean()),
-        reference=float((jct / fluid).max()),
-        gpu_h=np.nan,
-        restarts=np.nan,
-        cpu_s=0.0,
-    )
-
-
-def _folded(
-    data: Path, number: int, policy: str | tuple[str, Policy], load: float, options: Mapping[str, str]
-) -> tuple[Fold, Seconds]:
-    file, where = workload_options(data, number, load)
+def simulated(data: Path, cell: Cell, policy: Policy | None = None) -> dict[str, Lasted]:
+    """Run a cell. A start costs 30 s, of rigid jobs too."""
+    workload = _read(data, cell.number, cell.load, cell.limit, cell.kind)
+    if cell.wrong == "noise":
+        workload = noisier(workload, liars(cell, len(workload.apps)))
+    elif cell.wrong:
+        policy = _Misled(backfill=False, factor=told(cell, len(workload.apps)))
     plan = Plan(
-        workload=file,
-        format="pollux",
-        options={**where, **options},
+        workload=workload,
         cluster=CLUSTER,
-        policies=[policy],
-        settings={"lease_s": str(ROUND_S), "container_s": str(START_S if options.get("elastic") else START_S - LOAD_S)},
+        policies=[(cell.policy, policy) if policy else cell.policy],
+        settings={"lease_s": str(ROUND_S), "container_s": str(START_S - LOAD_S if cell.kind == "rigid" else START_S)},
     )
     (one,) = plan.runs()
-    fold, before = Fold(), resource.getrusage(resource.RUSAGE_SELF).ru_utime
+    fold = Fold()
     one.simulation.run(fold.add)
-    return fold, resource.getrusage(resource.RUSAGE_SELF).ru_utime - before
+    apps = {app.name: app for app in fold.result().apps}
+    return {
+        app.name: Lasted(
+            jct=done.jct,
+            gpu_s=done.gpu_seconds,
+            restarts=done.restarts,
+            t_reference=done.t_reference,
+            t_alone=done.t_alone,
+            arrival=done.arrival,
+        )
+        for app in workload.apps
+        for done in [apps[app.name]]
+    }
+
+
+# ---- what the scheduler is told wrongly -----------------------------------------------------------------------------
+
+
+def liars(cell: Cell, jobs: int) -> Float:
+    """[jobs], true for every tenth job in order of arrival, from that of the draw on."""
+    return np.arange(jobs) % 10 == cell.seed
+
+
+def told(cell: Cell, jobs: int) -> Float:
+    """[jobs], what each job's remaining time is multiplied with before a policy sees it."""
+    if cell.wrong == "tenfold":
+        return np.where(liars(cell, jobs), 0.1, 1.0)
+    return np.random.default_rng(cell.seed).uniform(0.5, 1.5, jobs)
+
+
+def noisier(workload: Workload, who: Float) -> Workload:
+    """The workload whose jobs report ten times their noise where ``who`` says so, and train as they did."""
+    apps, profiles = list(workload.apps), {profile.name: profile for profile in workload.profiles}
+    for i in np.flatnonzero(who):
+        (job,) = apps[i].jobs
+        regimes = tuple(replace(regime, batch=regime.batch + NOISY) for regime in job.regimes)
+        apps[i] = replace(apps[i], jobs=(replace(job, regimes=regimes),))
+        old = profiles[job.model]
+        profiles[job.model] = replace(
+            old,
+            curves={(kind, level and level + NOISY): curve for (kind, level), curve in old.curves.items()},
+            iterations={(level + NOISY, *where): found for (level, *where), found in old.iterations.items()},
+        )
+    return replace(workload, apps=tuple(apps), profiles=tuple(profiles.values()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Misled(ElasticFinish):
+    """``elastic_finish``, where it sees wrong remaining times. Numbers of jobs are those of their apps, in order of arrival."""
+
+    factor: Float
+
+    def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
+        seconds = snapshot.job_seconds * self.factor[snapshot.job_id][:, None, None]  # type: ignore[operator]
+        return ElasticFinish.__call__(self, replace(snapshot, job_seconds=seconds), bench)
+
+
+# ---- the bound ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +280,7 @@ class _Watched(Pollux):
 def bound_of(data: Path, number: int) -> list[tuple[int, float, Seconds]]:
     """(Jobs, power mean over its bound, CPU seconds) of 20 decisions on known curves."""
     policy = _Watched(backfill=False)
-    _folded(data, number, ("pollux", policy), 1.0, {"elastic": "yes"})
+    simulated(data, Cell(policy="pollux", number=number), policy)
     out = []
     for i in sorted(np.random.default_rng(0).choice(len(policy.asked), 20, replace=False).tolist()):
         s, solved, cpu_s = policy.asked[i]
@@ -172,35 +295,203 @@ def bound_of(data: Path, number: int) -> list[tuple[int, float, Seconds]]:
     return out
 
 
+# ---- tables ---------------------------------------------------------------------------------------------------------
+
+
+def tables(runs: Runs, numbers: Iterable[int] = WORKLOADS, *, limit: int = 0, draws: int = DRAWS) -> dict[str, str]:
+    """The page's tables by name; of ``measured`` runs alone where the store lacks a cell."""
+    where = tuple(numbers)
+    return {
+        "known": _known(runs, where, limit),
+        "loads": _loads(runs, where, limit),
+        "rigid": _rigid(runs, where, limit),
+        "learned": _learned(runs, where, limit),
+        "wrong": _wrong(runs, where, limit, draws),
+    }
+
+
+def _rows(runs: Runs, cells: Iterable[Cell]) -> list[tuple[Cell, Figures]]:
+    out = []
+    for cell in cells:
+        try:
+            out.append((cell, runs.figures(cell)))
+        except KeyError:
+            if not runs.measured:
+                raise
+    return out
+
+
+def _mean(rows: Iterable[tuple[Cell, Figures]]) -> str:
+    return f"{np.mean([f.jct for _, f in rows]):,.0f}"
+
+
+def _known(runs: Runs, numbers: tuple[int, ...], limit: int) -> str:
+    ours = _rows(runs, (Cell(policy=OURS, number=n, limit=limit) for n in numbers))
+    theirs = {
+        name: [runs.figures(Cell(policy=f"published:{name}", number=c.number, limit=limit)) for c, _ in ours]
+        for name in ("tiresias", "pollux")
+    }
+    rows = [
+        [str(c.number), f"{t.jct:,.0f}", *_cells(p)[:2], f"{p.worst:.2f}", *_cells(f)]
+        for (c, f), t, p in zip(ours, theirs["tiresias"], theirs["pollux"])
+    ]
+    means = [f"{np.mean([f.jct for f in fs]):,.0f}" for fs in theirs.values()]
+    rows.append(["mean", *means, "", "", _mean(ours), *[""] * 6])
+    head = [
+        "workload",
+        "Tiresias, published: JCT s",
+        "Pollux, published: JCT s",
+        "its makespan s",
+        "its worst",
+        *HEAD,
+    ]
+    return marker("pollux-known", f"{SCRIPT} {OURS}") + table(head, rows)
+
+
+HEAD = ("JCT s", "makespan s", "p99 s", "worst", "late %", "GPU h", "restarts a job")
+
+
+def _cells(f: Figures) -> list[str]:
+    return [
+        *(f"{x:,.0f}" for x in (f.jct, f.makespan, f.p99)),
+        f"{f.worst:.2f}",
+        f"{100 * f.late:.1f}",
+        f"{f.gpu_h:,.0f}",
+        f"{f.restarts:.1f}",
+    ]
+
+
+def _loads(runs: Runs, numbers: tuple[int, ...], limit: int) -> str:
+    rows = []
+    for load in (0.5, 1.5):
+        ours = _rows(runs, (Cell(policy=OURS, number=n, load=load, limit=limit) for n in numbers))
+        theirs = [runs.figures(replace(c, policy="published:pollux")) for c, _ in ours]
+        rows += [
+            [f"{load}", str(c.number), f"{p.jct:,.0f}", *_cells(f)[:5]] for (c, f), p in zip(ours, theirs, strict=True)
+        ]
+        rows.append([f"{load}", "mean", f"{np.mean([p.jct for p in theirs]):,.0f}", _mean(ours), *[""] * 4])
+    return marker("pollux-loads", f"{SCRIPT} {OURS} --load 0.5") + table(
+        ["load", "workload", "Pollux, published: JCT s", *HEAD[:5]], rows
+    )
+
+
+def _summary(runs: Runs, policy: str, kind: str, numbers: tuple[int, ...], limit: int) -> list[str] | None:
+    """Mean JCT of each workload and of all, the mean makespan, the worst of all and the mean share of late jobs."""
+    rows = _rows(runs, (Cell(policy=policy, number=n, kind=kind, limit=limit) for n in numbers))
+    if len(rows) < len(numbers):
+        return None
+    every = [f for _, f in rows]
+    return [
+        policy.replace(":backfill=false", ""),
+        kind,
+        *(f"{f.jct:,.0f}" for f in every),
+        _mean(rows),
+        f"{np.mean([f.makespan for f in every]):,.0f}",
+        f"{max(f.worst for f in every):.2f}",
+        f"{100 * np.mean([f.late for f in every]):.1f}",
+    ]
+
+
+def _rigid(runs: Runs, numbers: tuple[int, ...], limit: int) -> str:
+    wanted = [(policy, "rigid") for policy in RIGID] + [(POLLUX, "learned"), (OURS, "known")]
+    rows = [row for policy, kind in wanted if (row := _summary(runs, policy, kind, numbers, limit))]
+    head = ["policy", "jobs", *map(str, numbers), "mean JCT s", "mean makespan s", "worst", "late %"]
+    return marker("pollux-rigid", f"{SCRIPT} {' '.join(RIGID)} --kind rigid") + table(head, rows)
+
+
+def _learned(runs: Runs, numbers: tuple[int, ...], limit: int) -> str:
+    cells = (Cell(policy=policy, number=n, kind="learned", limit=limit) for policy in (POLLUX, OURS) for n in numbers)
+    rows = [
+        [
+            c.policy.partition(":")[0],
+            str(c.number),
+            f"{runs.figures(replace(c, policy='published:pollux', kind='known')).jct:,.0f}",
+            *_cells(f),
+        ]
+        for c, f in _rows(runs, cells)
+    ]
+    for policy in (POLLUX, OURS):
+        if len(
+            found := _rows(runs, (Cell(policy=policy, number=n, kind="learned", limit=limit) for n in numbers))
+        ) == len(numbers):
+            theirs = [runs.figures(Cell(policy="published:pollux", number=n, limit=limit)).jct for n in numbers]
+            rows.append([policy.partition(":")[0], "mean", f"{np.mean(theirs):,.0f}", _mean(found), *[""] * 6])
+    return marker("pollux-learned", f"{SCRIPT} {POLLUX} {OURS} --kind learned") + table(
+        ["policy", "workload", "Pollux, published: JCT s", *HEAD], rows
+    )
+
+
+def _wrong(runs: Runs, numbers: tuple[int, ...], limit: int, draws: int) -> str:
+    """Figures with what is told wrongly, mean and largest over draws, beside those with the truth."""
+    rows = []
+    for n in [n for n in (6, 1) if n in numbers]:
+        for wrong in WRONG:
+            kind = "learned" if wrong == "noise" else "known"
+            cells = [
+                Cell(policy=OURS, number=n, kind=kind, wrong=wrong, seed=seed, limit=limit) for seed in range(draws)
+            ]
+            found = _rows(runs, [replace(cells[0], wrong="", seed=0), *cells])
+            if len(found) < 2 or found[0][0].wrong:
+                continue
+            (_, truth), *told_wrong = found
+            others, theirs = [], []
+            for cell, f in told_wrong:
+                who = liars(cell, len(f.rho)) if wrong != "remaining" else np.zeros(len(f.rho), dtype=bool)
+                others.append((f.rho[~who].max(), truth.rho[~who].max()))
+                theirs.append(f.each[who].mean() / truth.each[who].mean() if who.any() else np.nan)
+            rows.append(
+                [
+                    str(n),
+                    wrong,
+                    str(len(others)),
+                    f"{truth.jct:,.0f}",
+                    f"{np.mean([f.jct for _, f in told_wrong]):,.0f}",
+                    f"{np.mean([b for _, b in others]):.2f}",
+                    f"{np.mean([a for a, _ in others]):.2f}",
+                    f"{max(a for a, _ in others):.2f}",
+                    f"{max(a / b for a, b in others):.2f}",
+                    "" if np.isnan(theirs[0]) else f"{np.mean(theirs):.2f}",
+                ]
+            )
+    head = [
+        "workload",
+        "wrong",
+        "draws",
+        "JCT s, truth",
+        "JCT s",
+        "worst of others, truth",
+        "worst of others",
+        "its largest",
+    ]
+    head += ["largest over truth", "JCT of those who lie over truth"]
+    return marker("pollux-wrong", f"{SCRIPT} {OURS} --wrong remaining --workloads 6,1") + table(head, rows)
+
+
 def main() -> None:
     """Print the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("policies", nargs="+")
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
-    parser.add_argument("--workloads", default="1,2,3,4,5,6,7,8")
+    parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument("--store", type=Path, default=STORE)
+    parser.add_argument("--workloads", default=",".join(map(str, WORKLOADS)))
     parser.add_argument("--load", type=float, default=1.0)
-    kind = parser.add_mutually_exclusive_group()
-    kind.add_argument("--rigid", action="store_true")
-    kind.add_argument("--learned", action="store_true")
+    parser.add_argument("--kind", choices=("rigid", "known", "learned"), default="known")
+    parser.add_argument("--wrong", choices=WRONG, default="")
     given = parser.parse_args()
-    options = {} if given.rigid else {"elastic": "yes"} | ({"learned": "yes"} if given.learned else {})
+    numbers = [int(number) for number in given.workloads.split(",")]
     if given.policies == ["bound"]:
-        for jobs, part, cpu_s in bound_of(given.data, int(given.workloads.split(",")[0])):
+        for jobs, part, cpu_s in bound_of(given.data, numbers[0]):
             print(f"| {jobs} jobs | {part:.1%} | {1e3 * cpu_s:.1f} ms |")
         return
-    print("| policy | workload | JCT s | p99 s | makespan s | worst | > 1.2 | GPU h | restarts | CPU s |")
+    runs = Runs(given.data, given.store)
+    print("| policy | workload | draw | " + " | ".join(HEAD) + " |")
     for policy in given.policies:
-        name, _, whose = policy.partition(":")
-        for number in map(int, given.workloads.split(",")):
-            if name == "published":
-                f = published(given.data, number, whose, given.load)
-            else:
-                f = run(given.data, number, policy, load=given.load, **options)
-            print(
-                f"| {policy} | {number} | {f.jct:,.0f} | {f.p99:,.0f} | {f.makespan:,.0f} | {f.worst:.2f} | {f.late:.1%} | "
-                f"{f.gpu_h:,.0f} | {f.restarts:.1f} | {f.cpu_s:.1f} |",
-                flush=True,
-            )
+        for number in numbers:
+            for seed in range(DRAWS if given.wrong else 1):
+                cell = Cell(
+                    policy=policy, number=number, load=given.load, kind=given.kind, wrong=given.wrong, seed=seed
+                )
+                print(f"| {policy} | {number} | {seed} | " + " | ".join(_cells(runs.figures(cell))) + " |", flush=True)
 
 
 if __name__ == "__main__":
