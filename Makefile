@@ -97,8 +97,8 @@ reproduce-curves: $(VENV)/.installed ## Curve stopping on seven families of curv
 reproduce-shockwave: $(VENV)/.installed ## Shockwave's trace compared with its published results: docs/reproduction/shockwave.md (minutes)
 	$(BIN)/python reproduction/shockwave_nsdi23.py
 
-reproduce-pollux: $(VENV)/.installed ## Tiresias on Pollux' workloads compared with the artifact's: docs/reproduction/pollux.md (seconds)
-	$(BIN)/python reproduction/pollux_osdi21.py
+reproduce-pollux: $(VENV)/.installed ## Pollux' workloads, rigid and with jobs that scale, compared with the artifact's: docs/reproduction/pollux.md (a quarter of an hour)
+	OMP_NUM_THREADS=1 $(BIN)/python reproduction/pollux_osdi21.py
 
 reproduce-fair-finish: $(VENV)/.installed ## fair_finish compared with its rivals, 20 paired seeds: docs/reproduction/fair-finish.md (minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python reproduction/fair_finish.py

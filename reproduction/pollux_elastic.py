@@ -1,6 +1,6 @@
 """Runs of Pollux' workloads by the artifact's rules: rows and tables for docs/reproduction/pollux.md.
 
-    python reproduction/pollux_elastic.py POLICY... [--workloads 1,6] [--load 0.5] [--kind rigid|known|learned] [--wrong remaining|tenfold|noise]
+    python reproduction/pollux_elastic.py POLICY... [--workloads 1,6] [--load 0.5] [--kind learned] [--wrong noise]
     python reproduction/pollux_elastic.py bound --workloads 6
 
 Jobs are ``rigid``, or take any number of GPUs by curves that are ``known`` or ``learned``. ``bound``: 20 decisions of ``pollux``,

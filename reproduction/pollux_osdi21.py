@@ -1,10 +1,10 @@
 """Explain our mean JCT under Tiresias on Pollux' workloads step by step, and write docs/reproduction/pollux.md.
 
-    python reproduction/pollux_osdi21.py [--data FOLDER] [--out docs/reproduction/pollux.md]
+    python reproduction/pollux_osdi21.py [--data FOLDER] [--quick | --measured] [--out docs/reproduction/pollux.md]
 
 Each row of the table changes one thing and keeps what the rows above it changed. The first two rows undo what our reader
 of the workloads now does right. The published figures are the mean JCTs under Tiresias of the artifact's results.
-Everything is deterministic: no seed is drawn.
+Everything is deterministic. The tables on jobs that scale are of ``pollux_elastic``.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from __future__ import annotations
 import argparse
 import csv
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 
+from pollux_elastic import STORE, Runs, tables
 from themis.model.events import AppFinished
 from themis.model.settings import Settings
 from themis.model.units import Locality, Seconds
@@ -214,10 +215,10 @@ def mean_jct(step: Step, number: int, archive: Path) -> Seconds:
     return float(np.mean(jct)) + unseen
 
 
-def page(archive: Path) -> str:
-    """The page in Markdown."""
+def page(archive: Path, elastic: Mapping[str, str], steps: Sequence[Step] = STEPS) -> str:
+    """The page in Markdown. ``elastic`` : tables by the name that the notes have for them."""
     rows = []
-    for step in STEPS:
+    for step in steps:
         found = {number: mean_jct(step, number, archive) for number in PUBLISHED}
         cells = [f"{jct:,.0f} ({jct / PUBLISHED[number] - 1:+.1%})" for number, jct in found.items()]
         rows.append(f"| {step.changes} | {' | '.join(cells)} |")
@@ -228,7 +229,10 @@ def page(archive: Path) -> str:
     ]
     last = f"| *published* | {' | '.join(f'{v:,.0f}' for v in PUBLISHED.values())} |"
     made = f"Measured {datetime.now(UTC):%Y-%m-%d} by `python reproduction/pollux_osdi21.py`.\n"
-    return notes[0] + "\n".join([*head, *rows, last]) + "\n\n" + made + notes[1]
+    rest = notes[1]
+    for name, text in elastic.items():
+        rest = rest.replace(f"<!-- {name} -->", text)
+    return notes[0] + "\n".join([*head, *rows, last]) + "\n\n" + made + rest
 
 
 def main() -> None:
@@ -236,8 +240,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--out", type=Path, default=Path("docs/reproduction/pollux.md"))
+    parser.add_argument("--store", type=Path, default=STORE)
+    parser.add_argument("--quick", action="store_true", help="ten jobs of one workload: shows that everything runs")
+    parser.add_argument("--measured", action="store_true", help="tables of what the store holds alone")
     given = parser.parse_args()
-    given.out.write_text(page(given.data / "pollux" / "pollux-osdi21.tar.gz"))
+    runs = Runs(given.data, given.store, measured=given.measured)
+    elastic = tables(runs, (6,), limit=10, draws=1) if given.quick else tables(runs)
+    given.out.write_text(
+        page(given.data / "pollux" / "pollux-osdi21.tar.gz", elastic, STEPS[-1:] if given.quick else STEPS)
+    )
 
 
 if __name__ == "__main__":
