@@ -30,7 +30,7 @@ from grid import CODE, marker, table
 from themis.model.answers import Solved
 from themis.model.goodput import level_of
 from themis.model.snapshot import Snapshot
-from themis.model.units import Float, Seconds
+from themis.model.units import Bool, Float, Seconds
 from themis.model.workload import Workload
 from themis.optimize.gang_sizes import choose
 from themis.policies.api import Policy, Workbench
@@ -221,7 +221,7 @@ def simulated(data: Path, cell: Cell, policy: Policy | None = None) -> dict[str,
 # ---- what the scheduler is told wrongly -----------------------------------------------------------------------------
 
 
-def liars(cell: Cell, jobs: int) -> Float:
+def liars(cell: Cell, jobs: int) -> Bool:
     """[jobs], true for every tenth job in order of arrival, from that of the draw on."""
     return np.arange(jobs) % 10 == cell.seed
 
@@ -233,7 +233,7 @@ def told(cell: Cell, jobs: int) -> Float:
     return np.random.default_rng(cell.seed).uniform(0.5, 1.5, jobs)
 
 
-def noisier(workload: Workload, who: Float) -> Workload:
+def noisier(workload: Workload, who: Bool) -> Workload:
     """The workload whose jobs report ten times their noise where ``who`` says so, and train as they did."""
     apps, profiles = list(workload.apps), {profile.name: profile for profile in workload.profiles}
     for i in np.flatnonzero(who):
