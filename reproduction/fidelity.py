@@ -13,6 +13,7 @@ differs.
 from __future__ import annotations
 
 import argparse
+import getpass
 import json
 import statistics
 import sys
@@ -29,7 +30,7 @@ from themis.cli.live_demo.demo_run import service
 from themis.client.client import OVER, Client
 from themis.client.submit_requests import to_request
 from themis.jobs import build, read_jobs
-from themis.jobs.build import Built
+from themis.jobs.build import PRIOR_S, Built
 from themis.model.log import LogWriter
 from themis.model.settings import Settings
 from themis.model.units import Float
@@ -142,7 +143,7 @@ def run_live(
 
 
 def _request(built: Built) -> schema.SubmitRequest:
-    return to_request(built.spec, built)
+    return to_request(built.spec, getpass.getuser(), PRIOR_S, DEFAULT_BOOK)
 
 
 def run_simulated(

@@ -32,6 +32,7 @@ def frozen(state: State) -> bytes:
             "_open",
             "_taken",
             "_ends",
+            "_lent",
         ):  # other views of columns that are fields, and what is computed from columns
             held[name] = value
     return pickle.dumps(held)

@@ -23,6 +23,7 @@ from themis.service.engine.machine_changes import find_hosts
 from themis.traces.profiles.models import DEFAULT_BOOK
 
 SHORT: Mapping[str, Any] = {
+    "least_steps": 0,
     "lease_s": 2.0,
     "tick_s": 1.0,
     "container_s": 0.0,

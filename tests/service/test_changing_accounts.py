@@ -191,9 +191,9 @@ def test_addresses_of_notifications_are_neither_listed_nor_recorded(tmp_path: Pa
     ("name", "text", "message"),
     [
         ("price", "3", "price is a setting for each GPU type; expected `price.H200=3.5`"),
-        ("price.gpu", "x", "got 'x', expected a number"),
-        ("price.gpu", "-1", "got -1"),
-        ("price.gpu", "nan", "got 'nan'"),
+        ("price.gpu", "x", "gpu is 'x', expected a number"),
+        ("price.gpu", "-1", "gpu is -1"),
+        ("price.gpu", "nan", "gpu is 'nan'"),
         ("price.gpu", "none", "unknown price 'gpu'"),
         ("prise.gpu", "1", "unknown setting 'prise.gpu'"),
         ("currency", "12", "a currency of at most 10 letters"),

@@ -59,7 +59,7 @@ def test_set_changes_lists_and_refuses(service: tuple[Path, Service], capsys: py
         (("--reload", "lease=1m"), "--reload cannot be combined with KEY=VALUE"),
         (("leese=1m",), "Did you mean 'lease'?"),
         (("gpus=0",), "gpus is 0, expected at least 1 GPU."),
-        (("lease=-1",), "got -1, expected a time such as 90s"),
+        (("lease=-1",), "lease is -1, expected a time such as 90s"),
     ):
         code, _, error = ran(capsys, home, *args)
         assert code == 2

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from chromium import Seen, chromium, page_of
 from daemon import QUICK, Daemon, daemon
+from photographs import reduce
 
-from pictures import reduce
 from themis.client.home import read_endpoint
 from themis.schema import messages as schema
 

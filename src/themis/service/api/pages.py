@@ -101,7 +101,8 @@ def request_of(route: Route, inside: Mapping[str, str], query: str, body: bytes 
         seen.add(name)
     if takes_body(route):
         fields = read_object(body)
-        read(model, {name: value for name, value in fields.items() if name in inside}, without=inside)
+        if twice := {name: value for name, value in fields.items() if name in inside}:
+            read(model, twice, without=inside)
         given = {**fields, **given}
     return read(model, given)
 
