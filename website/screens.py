@@ -50,7 +50,8 @@ SCREENS = (
 HEAD = """# The command in a terminal
 
 Screens of a service with eight virtual GPUs, in terminals of 80 and of 140 columns. On a narrow terminal a table leaves
-columns out, and shortens names with an ellipsis; in a file or a pipe it has all columns and whole names.
+columns out, empty ones first, names the others in a line below, and shortens names with an ellipsis; in a file or a pipe it has all
+columns and whole names.
 `python website/screens.py` makes this page with tmux.
 """
 

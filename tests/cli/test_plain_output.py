@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from themis.cli import main, table_columns
+from themis.cli.account_verbs import ALL_PAST, ATTEMPTS, HOURS, PAST
 from themis.cli.account_verbs import APPS as COUNTS
-from themis.cli.account_verbs import HOURS, PAST
 from themis.cli.ask import summary
-from themis.cli.table_columns import ALL_APPS, ALL_JOBS, APPS, JOBS, SHARES, Columns, why_now
-from themis.cli.terminal_table import lines_of
+from themis.cli.table_columns import ALL_APPS, ALL_JOBS, ALL_SHARES, APPS, JOBS, SHARES, Columns, why_now
+from themis.cli.terminal_table import left_out, lines_of
+from themis.cli.user import ENTRIES
 from themis.data_dir import default_home
 from themis.schema import messages as schema
 from themis.schema.wire import as_dict
@@ -88,6 +89,65 @@ def test_tables_fit_80_columns(row: Mapping[str, Any], columns: Columns) -> None
     assert len(lines) == 3 or row is CHECK, "nothing wraps but findings"
     words = " ".join(lines).split()
     assert {word for cell in columns.values() for word in str(cell(row)).split()} >= set(words[-3:])
+
+
+WIDEST = {
+    **dict.fromkeys(("name", "user", "action", "group"), "n" * 64),
+    "message": "FileNotFoundError: no such file or directory: " + "/deep" * 30,
+    "reason": "its job failed once: exit code 1: FileNotFoundError: " + "/deep" * 30,
+    "waits": "machines_away",
+    "state": "completed",
+    "elapsed_s": 200_000.0,
+    "sooner_s": -7199.0,
+    "sooner_worst_s": -7199.0,
+    "promise_kept": 1200,
+    "promise_known": 1234,
+    "walltime_s": 200_000.0,
+    "steps_known": False,
+    "metrics": {"loss": 0.1234567, "accuracy": 0.9876, "perplexity": 12345.6},
+    "rho": 1.25,
+    **{f"{name}_hours": 12345.67 for name in ("gpu", "useful", "restart", "lost", "idle")},
+    "started": 1.7e9,
+    "runs": [],
+    "cost": 0.0,
+    "time": 1.7e9,
+    "method": "token",
+    "address": "127.0.0.1",
+    "target": "n" * 64,
+    "outcome": "refused",
+    "count": 1,
+}
+
+
+@pytest.mark.parametrize(
+    ("row", "columns"),
+    [
+        *((APP, columns) for columns in (APPS, ALL_APPS, PAST, ALL_PAST)),
+        *((JOB, columns) for columns in (JOBS, ALL_JOBS)),
+        *((SHARE, columns) for columns in (SHARES, ALL_SHARES)),
+        ({}, ENTRIES),
+        ({"app": "n" * 64, "job": 1234, "ending": "failed", "code": 143, "cause": "expired"}, ATTEMPTS),
+    ],
+)
+def test_the_widest_rows_fit_80_columns_and_a_line_names_what_they_leave_out(
+    row: Mapping[str, Any], columns: Columns, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(table_columns, "width_of_terminal", lambda: 80)
+    widest = {**row, **WIDEST}
+    table_columns.show_rows([widest], "table", columns)
+    titles, _, *rest = capsys.readouterr().out.splitlines()
+    assert max(map(len, (titles, *rest))) <= 80, "\n".join((titles, *rest))
+    said = " ".join(rest)
+    for title, cell in columns.items():
+        assert not str(cell(widest)) or title in titles or title in said
+
+
+def test_a_narrow_terminal_leaves_out_empty_columns_first_and_without_a_word() -> None:
+    running = {**APP, "state": "running", "gpus": 8, "demand": 8, "sooner_s": 720.0, "elapsed_s": 723.0, "waits": ""}
+    cells = [str(cell(running)) for cell in APPS.values()]
+    assert "pending reason" not in printed(running, APPS)[0]
+    assert "vs own share" in printed(running, APPS)[0]
+    assert left_out(list(APPS), [cells], 80) == []
 
 
 @pytest.mark.parametrize("width", [56, 80, 140])

@@ -44,9 +44,12 @@ from themis.cli.table_columns import (
     trial_rows,
     why_now,
 )
+from themis.cli.terminal_table import shortened, width_of_terminal
 from themis.errors import InputError
 from themis.report.sentences import against_own_share, span
 
+LINE = 202
+"""Characters of a record of ``themis events`` in a file or a pipe; -o json has it whole."""
 NO_APPS = "No apps are waiting or running. Submit one with `themis run` or `themis submit`; `themis history` lists finished apps."
 
 # ---- apps ----------------------------------------------------------------------------------------------------------
@@ -93,7 +96,7 @@ def queue(
             show_list(get, columns, output, watch, empty=NO_APPS, title="themis queue", totals=totals_of)
             return
         for _ in again(watch, "table", "themis queue"):
-            print_lines(squeue.lines(fields, get()))
+            print("\n".join(squeue.lines(fields, get())))
 
 
 def show(
@@ -346,4 +349,5 @@ def events(
                 dump([line], output)
             else:
                 rest = {k: v for k, v in line.items() if k not in ("t", "kind", "answer", "proof", "machine")}
-                print(f"{record.number:6d} {clock(record.time)} {record.kind:<14} {json.dumps(rest)[:160]}", flush=True)
+                text = f"{record.number:6d} {clock(record.time)} {record.kind:<14} {json.dumps(rest)}"
+                print(shortened(text, width_of_terminal() or LINE), flush=True)

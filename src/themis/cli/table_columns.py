@@ -23,7 +23,7 @@ from themis.cli.options import (
     Watch,
 )
 from themis.cli.output import print_json, say
-from themis.cli.terminal_table import lines_of, width_of_terminal
+from themis.cli.terminal_table import left_out, lines_of, width_of_terminal, wrapped
 from themis.errors import UnknownName, counted
 from themis.report.sentences import against_own_share, sooner
 
@@ -146,7 +146,8 @@ def _one_line(text: str) -> str:
 def show_rows(rows: Sequence[Mapping[str, Any]], output: str, columns: Columns, *, changed: Sequence[int] = ()) -> None:
     """Print plain rows: as a table of these columns, or all fields as JSON, YAML or CSV.
 
-    On a terminal the table fits its width (``table``); elsewhere all columns are whole, one row a line, as ``grep`` needs.
+    On a terminal the table fits its width, and a line below names what was left out; elsewhere all columns are whole, one row a
+    line, as ``grep`` needs.
     ``changed`` : positions of rows that are marked.
     """
     check_output(output)
@@ -155,8 +156,11 @@ def show_rows(rows: Sequence[Mapping[str, Any]], output: str, columns: Columns, 
     elif output != "table":
         dump([dict(row) for row in rows], output)
     else:
-        for line in lines_of(list(columns), _cells(rows, columns), width_of_terminal(), changed=changed):
+        titles, cells, width = list(columns), _cells(rows, columns), width_of_terminal()
+        for line in lines_of(titles, cells, width, changed=changed):
             print(line)
+        if missing := left_out(titles, cells, width):
+            print_lines([f"No room for: {', '.join(missing)}. A wider terminal, a pipe and -o json have them."])
 
 
 def _print_csv(rows: Sequence[Mapping[str, Any]], columns: Columns) -> None:
@@ -194,10 +198,11 @@ def _parameters(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def print_lines(lines: Sequence[str]) -> None:
-    """Print sentences, a line each; empty ones are left out."""
+    """Print sentences, a line each, which a terminal breaks between words; empty ones are left out, indented ones stay."""
+    width = width_of_terminal()
     for line in lines:
         if line:
-            print(line)
+            print(line if width is None or line.startswith(" ") else "\n".join(wrapped(line, width)))
 
 
 def dump(value: object, output: str) -> None:

@@ -12,9 +12,9 @@ from themis.cli.output import painted
 GAP = 2
 LEAST: Mapping[str, int] = {"name": 12, "parameters": 24}
 """Characters that text keeps when it is shortened or wrapped, by the column's title; 8 in all others."""
-SHORT = ("name", "user", "nodes", "GPUs", "apps", "parameters")
+SHORT = ("app", "name", "user", "nodes", "GPUs", "apps", "parameters", "action")
 """Titles of columns whose text may be shortened on a narrow terminal."""
-PROSE = ("finding", "withheld", "attempts ended", "reason", "why stopped", "")
+PROSE = ("finding", "withheld", "attempts ended", "reason", "why stopped", "metrics", "")
 """Titles of columns of sentences, which wrap between words."""
 RANKS: Mapping[str, int] = {
     "GPU hours": 9,
@@ -24,8 +24,20 @@ RANKS: Mapping[str, int] = {
     "promise kept": 4,
     "metrics": 4,
     "shared between": 9,
+    "fair GPU hours": 10,
     "median rho": 8,
+    "median rho reference": 8,
+    "worst rho attainable": 8,
     "worst rho": 7,
+    "worst rho reference": 7,
+    "runs": 8,
+    "group": 7,
+    "started": 7,
+    "began": 7,
+    "restart": 10,
+    "lost": 10,
+    "idle": 10,
+    "useful": 10,
     "stopped": 7,
     "why stopped": 6,
     "reason": 6,
@@ -42,7 +54,7 @@ RANKS: Mapping[str, int] = {
     "pending reason": 1,
     "outcome": 1,
 }
-"""Rank in which a narrow terminal drops columns, highest first; columns without a rank always stay."""
+"""Rank in which a narrow terminal drops columns, empty ones before all others, then the highest; those without a rank stay."""
 
 
 def width_of_terminal() -> int | None:
@@ -95,8 +107,18 @@ def _kept(titles: Sequence[str], rows: Sequence[Sequence[str]], width: int | Non
         optional = [i for i in kept if titles[i] in RANKS]
         if not optional:
             break
-        kept.remove(max(optional, key=lambda i: RANKS[titles[i]]))
+        kept.remove(max(optional, key=lambda i: (not _filled(rows, i), RANKS[titles[i]])))
     return kept
+
+
+def _filled(rows: Sequence[Sequence[str]], i: int) -> bool:
+    return any(row[i] for row in rows)
+
+
+def left_out(titles: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
+    """Titles of the columns for which there was no room, without those that are empty."""
+    kept = _kept(titles, rows, width)
+    return [title for i, title in enumerate(titles) if i not in kept and _filled(rows, i)]
 
 
 def _least(title: str) -> int:
@@ -125,7 +147,7 @@ def _sizes(titles: Sequence[str], rows: Sequence[Sequence[str]], kept: Sequence[
 
 def _row(titles: Sequence[str], row: Sequence[str], sizes: Sequence[int]) -> Iterable[str]:
     cells = [
-        wrapped(text, room) if title in PROSE else [shortened(text, room)]
+        broken(text, room) if title in PROSE else [shortened(text, room)]
         for title, text, room in zip(titles, row, sizes)
     ]
     for n in range(max(map(len, cells))):
@@ -157,6 +179,15 @@ def wrapped(text: str, room: int) -> list[str]:
             lines.append(word)
         else:
             lines[-1] = longer
+    return lines
+
+
+def broken(text: str, room: int) -> list[str]:
+    """The text in lines of at most ``room`` columns; a longer word goes on in the next line."""
+    lines = wrapped(text, room)
+    while (n := next((n for n, line in enumerate(lines) if size(line) > room), None)) is not None:
+        fits = len(shortened(lines[n], room + 1)) - 1
+        lines[n : n + 1] = lines[n][:fits], lines[n][fits:]
     return lines
 
 

@@ -33,7 +33,7 @@ ENTRIES: Columns = {
     "user": lambda r: r["user"] or "-",
     "by": lambda r: r["method"],
     "from": lambda r: r["address"] or "-",
-    "action": lambda r: f"{r['action']} {r['target']}".strip()[:40],
+    "action": lambda r: f"{r['action']} {r['target']}".strip(),
     "outcome": lambda r: f"{r['outcome']}{_times(r)}: {r['message']}" if r["message"] else r["outcome"],
 }
 
