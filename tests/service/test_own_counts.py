@@ -13,7 +13,7 @@ from test_fairness_over_time import api_of
 from themis.cli.act import run
 from themis.cli.table_columns import JOBS
 from themis.client.command import run_request
-from themis.model.events import MetricsReported
+from themis.model.events import JobReached, MetricsReported
 from themis.schema import messages as schema
 from themis.service.api.submission import submit
 from themis.sizes import UNKNOWN_WORK_S
@@ -46,6 +46,15 @@ def test_steps_of_unknown_work_are_what_the_program_reports(tmp_path: Path) -> N
         assert (JOBS["steps"](row), JOBS["metrics"](row)) == ("600/1500", "loss 2, f1 nan")
         curves = {curve.metric: (curve.steps, curve.values) for curve in api.course(0).curves}
         assert curves == {"loss": ((500.0,), (2.0,)), "f1": ((600.0,), (None,))}, "a single run has curves too"
+
+
+def test_the_end_of_unknown_work_is_no_point_of_a_curve(tmp_path: Path) -> None:
+    with world(tmp_path) as w:
+        enter(w, own=False)
+        w.turn(30.0)
+        w.say(reported(500.0, loss=2.0), JobReached(job=0, attempt=1, steps=54_000.0, loss=math.inf))
+        (curve,) = api_of(w, tmp_path).course(0).curves
+        assert (curve.metric, curve.steps) == ("loss", (500.0,))
 
 
 def test_work_in_steps_stays_the_users(tmp_path: Path) -> None:
