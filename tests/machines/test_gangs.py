@@ -363,6 +363,19 @@ def test_a_program_whose_work_is_estimated_as_time_gets_no_target_and_its_steps_
     assert [o.steps for o in ended] == [100.0]
 
 
+def test_the_last_values_of_a_program_that_counts_no_steps_are_kept() -> None:
+    book = gangs(1)
+    book.programs = lambda app, index: replace(PROGRAM, own_steps=False)
+    book.command(grant(1, (0, 1), target=100.0), 0.0)
+    for phase in ("prepared", "running"):
+        book.handle_message(0, state(phase, port=20000), 0.0)
+    report = TaskReport(task=TASK, steps=0.0, saved=0.0, loss=0.5, step_s=0.01)
+    book.handle_message(0, report, 50.0)
+    assert book.handle_message(0, replace(report, loss=0.1), 51.0) == [], "not too often"
+    out = book.handle_message(0, state("ended"), 52.0)
+    assert [o.values for o in out if isinstance(o, MetricsReported)] == [(("loss", 0.1),)]
+
+
 def test_a_machine_that_joins_gets_the_next_id_and_gangs() -> None:
     book = gangs(1)
     book.join(Host(machine=Machine(name="late", gpus=2), address="10.0.0.9"), 5.0)

@@ -79,7 +79,7 @@ def metrics_events(gang: Gang, report: TaskReport, now: Seconds, *, every_s: Sec
     )
     # Steps of a job that counts the app's own are in its progress.
     nothing = not values and (gang.program.own_steps or not report.steps)
-    if nothing or (gang.metrics is not None and gang.metrics.steps == new.steps):
+    if nothing or new == gang.metrics:
         return []
     gang.metrics_at, gang.metrics = now, new
     return [new]

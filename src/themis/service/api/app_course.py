@@ -74,7 +74,7 @@ def course(arbiter: Arbiter, app: int) -> Course:
             job = record["job"] - first
             for name, value in record.get("values", [("loss", record.get("loss"))]) if 0 <= job < count else ():
                 value = number(value)
-                # A job that names no loss reaches its target with infinity; where its work was estimated, after steps that it never made.
+                # A job that names no loss reaches its target with infinity: of estimated work, after steps that it never made.
                 if record["kind"] == "JobReached" and math.isinf(value):
                     continue
                 if name in points or (len(points) < MOST_METRICS and not math.isinf(value)):
