@@ -10,23 +10,28 @@ takes the dependencies of this interpreter in place of installing them.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
 import platform
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "first-ten-minutes.md"
 NOBODY = 65534
+ROWS, COLUMNS = 40, 80
+"""Of the terminal."""
 SETTINGS = "--machines 2x4 --set lease=20s --set tick=5s"
 TRAIN = """import argparse, json, time
 from pathlib import Path
@@ -191,23 +196,30 @@ class Machine:
         env |= {
             "HOME": str(self.folder),
             "PATH": f"{self.folder}/env/bin:/usr/local/bin:/usr/bin:/bin",
-            "COLUMNS": "80",
         }
         env |= {"LANG": "C.UTF-8", "TZ": "UTC", "TERM": "dumb"}
         return env | ({"THEMIS_DATA_DIR": str(self.folder / f".themis-{user}")} if user else {})
 
     def shell(self, line: str, user: str) -> str:
-        """Run a line; what it prints, with its exit code if that is not 0."""
-        options = {"cwd": self.folder, "env": self.environment(user)}
-        done = subprocess.run(
+        """Run a line in a terminal of 80 columns; what it prints, with its exit code if that is not 0."""
+        ours, theirs = os.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+        done = subprocess.Popen(
             [*self.drop, "bash", "-c", line],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stdout=theirs,
+            stderr=theirs,
             stdin=subprocess.DEVNULL,
-            text=True,
-            **options,  # type: ignore[call-overload]
+            cwd=self.folder,
+            env=self.environment(user),
         )
-        return str(done.stdout) + (f"(exit code {done.returncode})\n" if done.returncode else "")
+        os.close(theirs)
+        said = b""
+        with suppress(OSError):  # of a terminal whose other end is closed
+            while read := os.read(ours, 65536):
+                said += read
+        os.close(ours)
+        done.wait()
+        return said.decode().replace("\r\n", "\n") + (f"(exit code {done.returncode})\n" if done.returncode else "")
 
     def types(self, line: str, user: str) -> None:
         """One step; remembers what it took and what it printed."""

@@ -10,8 +10,8 @@ if TYPE_CHECKING:  # numpy loads in 0.1 s, for a name
 
 
 def delivered(entitled: GpuSeconds | None, received: GpuSeconds, missing: Mapping[str, GpuSeconds]) -> str:
-    """Sentence on the GPU time that the app was entitled to and received; empty where it is entitled to none yet."""
-    if entitled is None or not entitled > 0:
+    """Sentence on the GPU time that the app was entitled to and received; empty while that would be printed as 0.0."""
+    if entitled is None or not entitled >= 3.0:
         return ""
     # Minutes where hours would be printed as 0.0.
     size, unit = (3600.0, "hours") if max(entitled, received) > 360 else (60.0, "minutes")
