@@ -72,18 +72,19 @@ def play(folder: Path, seed: int) -> tuple[list[Asked], int, int]:
             for app in active:
                 found = client.why(app.id, quick=True)
                 if found.expected_end is not None and found.end_low is not None and found.end_high is not None:
-                    times = found.end_low, found.expected_end, found.end_high
-                    asked.setdefault(app.id, []).append((time.time(), *map(float, times)))
+                    times = float(found.end_low), float(found.expected_end), float(found.end_high)
+                    asked.setdefault(app.id, []).append((time.time(), *times))
             if sent == APPS and not active:
                 break
             time.sleep(EVERY_S)
         ended = [app for app in client.history("", 0) if app.state in OVER]
     answers = []
-    for app in ended:
-        assert app.state == "completed", f"{app.name} {app.state}: {app.reason}"
-        third = app.submitted + (app.ended - app.submitted) / 3.0
-        at, low, point, high = min(asked[app.id], key=lambda answer: abs(answer[0] - third))
-        answers.append(Asked(low=low - at, point=point - at, high=high - at, left=app.ended - at))
+    for past in ended:
+        assert past.state == "completed", f"{past.name} {past.state}: {past.reason}"
+        assert past.ended is not None
+        third = past.submitted + (past.ended - past.submitted) / 3.0
+        at, low, point, high = min(asked[past.id], key=lambda answer: abs(answer[0] - third))
+        answers.append(Asked(low=low - at, point=point - at, high=high - at, left=past.ended - at))
     every = [answer for found in asked.values() for answer in found]
     return answers, len(every), sum(not low <= point <= high for _, low, point, high in every)
 
