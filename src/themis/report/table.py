@@ -26,7 +26,7 @@ BRIEF = {
     "utilisation": "",
 }
 """Numbers of the table of 80 columns, and their titles there; empty: the number's own."""
-BRIEF_NOTE = f"Promise kept: apps that took {PROMISE} of the cluster. Best in green; --wide: all numbers."
+BRIEF_NOTE = f"Promise kept: apps that took {PROMISE}. Best in green; --wide: all numbers."
 NOTE = (
     "ρ = JCT / JCT on one's own share of the cluster, lower is better, at most 1 is fair. 'reference': the cluster divided at each "
     "instant among the apps it has not finished; 'paper': the Themis paper's T_id, 1/N on average; 'exact': the exact one. Best in "
