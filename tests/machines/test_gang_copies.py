@@ -292,7 +292,9 @@ def test_kill_9_at_any_moment_loses_no_copy_that_was_complete(tmp_path: Path) ->
             for part in parts:
                 assert hashlib.sha256(kept.store.path(part.sha256).read_bytes()).hexdigest() == part.sha256
             names = {path.name for path in kept.store.folder.iterdir()}
-            assert len(names) <= 5, "what is no part of a copy does not pile up"
+            assert len(names) <= 6, (
+                "what is no part of a copy does not pile up: at most all of the copy that comes next"
+            )
 
 
 # ---- real machines --------------------------------------------------------------------------------------------------------

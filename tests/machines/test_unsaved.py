@@ -15,6 +15,9 @@ from themis.machines.engines.gang import could_not_save
 from themis.machines.engines.program import AttemptEnded, Ending
 from themis.model.events import JobStarted, JobStopped
 
+EXITS = (1, -15)
+"""Python puts back the default of signals before it has ended: another SIGTERM then is how it ends."""
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("own_steps", [True, False])
@@ -26,7 +29,8 @@ def test_a_save_that_raises_is_a_failure_and_says_what_is_lost(tmp_path: Path, o
         world.executor.submit(revoke(1))
         ended, stopped = world.until(AttemptEnded), world.until(JobStopped)
         assert "no room for the checkpoint" in world.logs()
-    assert (ended.ending, ended.ending.is_failure, ended.code, ended.cause) == (Ending.FAILED, True, 1, "expired")
+    assert (ended.ending, ended.ending.is_failure, ended.cause) == (Ending.FAILED, True, "expired")
+    assert ended.code in EXITS
     told = re.fullmatch(
         r"preempted at step (\d+), it could not save: (\d+) steps are lost, and the next attempt begins at step (\d+); "
         r"its log says why",
@@ -45,7 +49,8 @@ def test_a_loop_that_saves_by_itself_and_raises_is_one_too(tmp_path: Path) -> No
         wait_until(lambda: any(world.root.glob("nodes/*/tasks/*/reports/reports.jsonl")), "it trains")
         world.executor.submit(revoke(1))
         ended = world.until(AttemptEnded)
-    assert (ended.ending, ended.code) == (Ending.FAILED, 1)
+    assert ended.ending is Ending.FAILED
+    assert ended.code in EXITS
     assert "it could not save" in ended.message
 
 
