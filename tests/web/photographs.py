@@ -1,6 +1,6 @@
 """Screenshots as pictures of the documentation: 192 colours, no wider than ``MOST_WIDE``.
 
-THEMIS_SHOTS=shots pytest tests/web && python tests/web/pictures.py shots docs/img users fairness
+THEMIS_SHOTS=shots pytest tests/web && python tests/web/photographs.py shots docs/img users fairness
 """
 
 from __future__ import annotations
