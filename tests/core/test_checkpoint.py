@@ -14,6 +14,7 @@ from themis.core.retire import is_pruned, prune
 from themis.core.scheduler import Scheduler
 from themis.errors import InputError, InvariantBroken
 from themis.model.events import Allocated, CollectBids, Event, Grant, Solve, SpeedMeasured, Wake
+from themis.model.settings import Settings
 from themis.model.units import Seconds
 from themis.policies.api import Workbench, forecaster_of, make_policy
 from themis.sim.runner import Record, Simulation, _Run
@@ -198,3 +199,8 @@ def test_events_that_drive_the_machinery_are_no_part_of_it() -> None:
     core = some_core()
     commands = load(save(core), fresh(SIMULATION)).step(Wake(), core.state.now)
     assert not any(isinstance(c, Solve | CollectBids) for c in commands)
+
+
+def test_whole_numbers_of_seconds_are_times_like_others() -> None:
+    """A lease of 60 and one of 60.0 seconds end at the same bytes, also after the record was read again."""
+    assert repr(Settings(lease_s=60, tick_s=1, step_s=5)) == repr(Settings(lease_s=60.0, tick_s=1.0, step_s=5.0))

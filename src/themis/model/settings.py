@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from themis.errors import InputError, UnknownName
 from themis.model.units import Seconds
@@ -50,6 +50,8 @@ class Settings:
     def __post_init__(self) -> None:
         if self.between not in BETWEEN:
             raise UnknownName("unit of fairness (between)", self.between, BETWEEN)
+        for name in _TIMES:  # a whole number would end a lease at 9 where its record, read again, says 9.0
+            object.__setattr__(self, name, float(getattr(self, name)))
         for name in ("lease_s", "tick_s", "checkpoint_every_s"):
             if not getattr(self, name) > 0:
                 raise InputError(f"{name} is {getattr(self, name)}, expected more than 0 seconds.")
@@ -81,3 +83,6 @@ class Settings:
             "least_steps",
         )
         return {name: getattr(self, name) for name in names}
+
+
+_TIMES = tuple(field.name for field in fields(Settings) if field.type == "Seconds")
