@@ -18,7 +18,7 @@ from themis.sim.runner import Simulation
 from themis.testing.builders import BOOK, app, job, machines
 
 GPUS = 4
-NO_COSTS = Settings(lease_s=60.0, tick_s=1.0, container_s=0.0)
+NO_COSTS = Settings(lease_s=60.0, tick_s=1.0, step_s=15.0, container_s=0.0)
 
 
 def _run(

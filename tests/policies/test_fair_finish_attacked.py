@@ -32,7 +32,7 @@ from themis.policies.fair_finish import FairFinish
 from themis.sim.runner import Record, Simulation, _Run
 from themis.testing.builders import BOOK, app, job, machines, random_simulation
 
-SETTINGS = Settings(lease_s=60.0, tick_s=1.0, container_s=0.0, between="users")
+SETTINGS = Settings(lease_s=60.0, tick_s=1.0, step_s=15.0, container_s=0.0, between="users")
 ONLY_FAST = replace(linear("only_fast", 1.0), curves={("fast", 0): Curve(gpus=(1,), rate=(1.0,))})
 OWN_BOOK = ProfileBook({**BOOK.profiles, "only_fast": ONLY_FAST})
 

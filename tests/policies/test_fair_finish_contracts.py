@@ -24,7 +24,7 @@ from themis.report.metrics import Fold
 from themis.sim.runner import Record, Simulation
 from themis.testing.builders import BOOK, app, job, machines
 
-NO_COSTS = Settings(lease_s=60.0, tick_s=1.0, container_s=0.0)
+NO_COSTS = Settings(lease_s=60.0, tick_s=1.0, step_s=15.0, container_s=0.0)
 LIKES_FAST = linear("likes_fast", 1.0, type_speed={"fast": 4.0, "slow": 0.1})
 INDIFFERENT = linear("indifferent", 1.0, type_speed={"fast": 1.0, "slow": 0.9})
 TYPES = ProfileBook({**BOOK.profiles, "likes_fast": LIKES_FAST, "indifferent": INDIFFERENT})

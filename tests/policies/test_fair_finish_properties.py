@@ -23,7 +23,7 @@ from themis.report.metrics import Fold
 from themis.sim.runner import Outage, Simulation, _Run
 from themis.testing.builders import app, job, machines, random_simulation
 
-NO_COSTS = Settings(lease_s=60.0, tick_s=1.0, container_s=0.0)
+NO_COSTS = Settings(lease_s=60.0, tick_s=1.0, step_s=15.0, container_s=0.0)
 WEIGHTS = (0.37, 1 / 3, 1.0, 7.0)
 FLAT = linear("flat", 1.0, slowdown=(1.0, 1.0, 1.0, 1.0), checkpoint_s=0.0)
 BOOK = ProfileBook.of([FLAT])
@@ -270,8 +270,8 @@ def _lived(core: Scheduler, apps: Sequence[App]) -> dict[str, float]:
 
 
 def test_all_times_times_a_power_of_two() -> None:
-    settings = Settings(lease_s=64.0, tick_s=1.0, container_s=2.0)
-    slow = replace(settings, lease_s=512.0, tick_s=8.0, container_s=16.0, checkpoint_every_s=4800.0)
+    settings = Settings(lease_s=64.0, tick_s=1.0, step_s=16.0, container_s=2.0)
+    slow = replace(settings, lease_s=512.0, tick_s=8.0, step_s=128.0, container_s=16.0, checkpoint_every_s=4800.0)
     apps = _made(3)
     longer = [
         replace(a, arrival=8.0 * a.arrival, jobs=tuple(job(8.0 * j.regimes[0].steps, (1, 4)) for j in a.jobs))
@@ -284,7 +284,7 @@ def test_all_times_times_a_power_of_two() -> None:
 
 def test_another_origin_of_time() -> None:
     apps = _made(4)
-    later = [replace(a, arrival=a.arrival + 65536.0) for a in apps]
+    later = [replace(a, arrival=a.arrival + 61440.0) for a in apps]
     one = _lived(_simulation(apps, machines(4)).run(), apps)
     assert _lived(_simulation(later, machines(4)).run(), later) == pytest.approx(one, abs=1e-6)
 
