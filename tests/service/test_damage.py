@@ -57,7 +57,8 @@ def home(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
     keep = 15.0 if request.param == "compacted" else 1e9
     patch = pytest.MonkeyPatch()
     patch.setattr(state_snapshots.maybe_take, "__kwdefaults__", {"every": 60})
-    rng, clock = np.random.default_rng(5), [1000.0]
+    # Of today, as the repair's: a lease that it ends is charged by the hour.
+    rng, clock = np.random.default_rng(5), [time.time()]
     older = folder / "older"
     try:
         for life in range(2):
@@ -208,7 +209,7 @@ def test_a_repaired_home_runs_on(home: Home, tmp_path: Path) -> None:
         (number,) = db.execute("SELECT max(number) - 6 FROM records").fetchone()
         db.execute("UPDATE records SET t = t + 1e-9 WHERE number = ?", (number,))
         db.commit()
-    clock = [5000.0]
+    clock = [time.time() + 5000.0]
     message = rf"The last good record is {number - 1}\. `themis up --repair` lists"
     with pytest.raises(Damaged, match=message), world(tmp_path, 2, 2, policy="themis", clock=clock):
         pass
