@@ -182,6 +182,18 @@ def test_the_shorter_of_two_equal_curves_gets_more_and_beta_0_shares_equally() -
     assert (equal["short"][0], equal["long"][0]) == (2, 2)
 
 
+def test_a_job_gets_the_gang_that_is_best_now_and_a_wider_one_once_its_noise_has_grown() -> None:
+    """Over its whole work four GPUs are best; while it is calm they are slower than one."""
+    curves = {
+        (ANY_TYPE, level): Curve(gpus=(1, 2, 4), rate=rate) for level, rate in ((1, (1.0, 0.8, 0.3)), (2, (1.0, 2.0, 4.0)))
+    }
+    profile = Profile(name="grows", curves=curves, slowdown=(1.0,) * 4, checkpoint_s=0.0)
+    regimes = Regime(steps=300.0, batch=1), Regime(steps=9000.0, batch=2)
+    job = Job(name="grows/0", model="grows", regimes=regimes, gpus_min=1, gpus_max=4)
+    app = App(name="grows", user="u", arrival=0.0, jobs=(job,))
+    assert run((app, profile), policy="elastic_finish")["grows"] == [1, 4]
+
+
 def test_pollux_evens_out_speedups_and_a_young_job_that_restarted_keeps_its_gpus() -> None:
     steep, flat = elastic("steep", (1.0, 2.0, 4.0), 2400.0), elastic("flat", (1.0, 1.3, 1.6), 600.0)
     # Of four GPUs the fair share is two. One, two or three of the flat job's cost 1.3, 1 or 0.9, of the other 0.67, 1 or 2.

@@ -1,11 +1,12 @@
 """Elastic finish: proportional fairness of speedups, weighted towards jobs with little work left, for jobs that scale.
 
-    maximise  sum_j w_j log(f_j(r_j) T_j(1) / T_j(r_j)),  sum_j r_j <= GPUs,  w_j = (k_j / n)^beta
+    maximise  sum_j w_j log(f_j(r_j) G_j(r_j) / G_j(1)),  sum_j r_j <= GPUs,  w_j = (k_j / n)^beta
 
-T_j(r) is the time that job j has left on r GPUs at its measured curve, k_j its rank by T_j(1): 1 for the longest, n for the
-shortest. beta = 0 is Nash's fairness (Pollux' for p = 0), a large beta shortest remaining service first. f charges a change of
-GPUs of a running job with its start, written off over 1 to 5 minutes; a job that waits pays it in any case. No GPUs count as a
-speedup of 0.01. Jobs of one size are jobs with one option. The jobs of an app share its weight.
+G_j(r) is the goodput of job j on r GPUs now: a gang may change each round, so what it would do with later batch sizes is decided then
+(decision 125). k_j is its rank by the time that it has left on one GPU: 1 for the longest, n for the shortest. beta = 0 is Nash's
+fairness (Pollux' for p = 0), a large beta shortest remaining service first. f charges a change of GPUs of a running job with its
+start, written off over 1 to 5 minutes; a job that waits pays it in any case. No GPUs count as a speedup of 0.01. Jobs of one size are
+jobs with one option. The jobs of an app share its weight.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 
 from themis.model.snapshot import Snapshot
 from themis.model.units import Float, Seconds
-from themis.policies.gang_sizes import GangSizes, Options, Rows, alone_s, weights
+from themis.policies.gang_sizes import GangSizes, Options, Rows, alone_s, goodput, goodput_of_one, weights
 
 NOTHING = 0.01
 """Speedup that no GPUs count as."""
@@ -37,11 +38,10 @@ class ElasticFinish(GangSizes):
 
     def value(self, s: Snapshot, options: Options, rows: Rows) -> Float:
         """Weighted logarithm of the speedup, starts included."""
-        one = alone_s(s, rows)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            speedup = np.where(np.isfinite(rows.seconds), one[:, None] / rows.seconds, 0.0)
-            value = np.log(speedup * self._kept(s, rows))
+        with np.errstate(divide="ignore"):
+            value = np.log(goodput(s, rows, *options) / goodput_of_one(s, rows)[:, None] * self._kept(s, rows))
         value[:, 0] = np.log(NOTHING)
+        one = alone_s(s, rows)
         rank = np.empty(len(one))
         rank[np.lexsort((s.job_id[rows.job], -one))] = np.arange(1, len(one) + 1)
         return (weights(s, rows) * (rank / max(len(one), 1)) ** self.beta)[:, None] * value

@@ -22,6 +22,10 @@ from themis.policies.api import Cadence, Granularity, Workbench
 from themis.policies.placement.whole_machines import counts_of, pack
 
 
+LEAST = 1e-12
+"""Least goodput that others are divided by."""
+
+
 class Options(NamedTuple):
     """Gangs to choose from, [C]: GPUs and type; the first is no gang."""
 
@@ -161,13 +165,24 @@ def alone_s(s: Snapshot, rows: Rows) -> Float:
 
 
 def goodput(s: Snapshot, rows: Rows, gpus: Int, kind: Int) -> Float:
-    """[J, C], reference GPUs that each gang is worth to each job now, on as few machines as hold it; 0 on types it may not use."""
+    """[J, C], reference GPUs that each gang is worth to each job now, on as few machines as hold it; 0 on types it may not use.
+
+    ``gpus`` : [C], or [J, C]. ``kind`` : [C].
+    """
     largest = np.array([s.machine_gpus[s.machine_type == k].max(initial=0) for k in range(len(s.gpu_types))])
     place = np.where(gpus <= largest[kind], Locality.MACHINE, Locality.RACK)
     size = np.minimum(gpus, s.speeds.scale.shape[2] - 1)
     config = s.job_config[rows.job][:, None]
-    out: Float = s.speeds.scale[config, kind[None], size[None]] / s.speeds.slowdown[config, place[None]]
+    out: Float = s.speeds.scale[config, kind, size] / s.speeds.slowdown[config, place]
     return out * s.job_allowed[rows.job][:, kind]
+
+
+def goodput_of_one(s: Snapshot, rows: Rows) -> Float:
+    """[J], goodput now on one GPU of the type that is best for the job; of a job that needs more, a part of its smallest gang's."""
+    low, kinds = s.job_gpus_min[rows.job], np.arange(len(s.gpu_types))
+    each = goodput(s, rows, np.repeat(low[:, None], len(kinds), axis=1), kinds).max(axis=1)
+    out: Float = np.maximum(each / low, LEAST)
+    return out
 
 
 def restart_factor(s: Snapshot, rows: Rows) -> Float:

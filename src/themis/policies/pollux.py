@@ -19,7 +19,7 @@ import numpy as np
 from themis.errors import InputError
 from themis.model.snapshot import Snapshot
 from themis.model.units import Float
-from themis.policies.gang_sizes import GangSizes, Options, Rows, goodput, restart_factor, weights
+from themis.policies.gang_sizes import LEAST, GangSizes, Options, Rows, goodput, restart_factor, weights
 
 NOTHING = 0.01
 """Speedup that no GPUs count as, and the least that any change counts as."""
@@ -55,5 +55,5 @@ def _of_fair_share(s: Snapshot, rows: Rows, fair: int) -> Float:
     """[J], goodput on the fair share, of the type where it is largest."""
     kinds = np.arange(len(s.gpu_types))
     sizes = np.full(len(kinds), fair)
-    out: Float = np.maximum(goodput(s, rows, sizes, kinds).max(axis=1), 1e-12)
+    out: Float = np.maximum(goodput(s, rows, sizes, kinds).max(axis=1), LEAST)
     return out
