@@ -185,7 +185,8 @@ def test_the_shorter_of_two_equal_curves_gets_more_and_beta_0_shares_equally() -
 def test_a_job_gets_the_gang_that_is_best_now_and_a_wider_one_once_its_noise_has_grown() -> None:
     """Over its whole work four GPUs are best; while it is calm they are slower than one."""
     curves = {
-        (ANY_TYPE, level): Curve(gpus=(1, 2, 4), rate=rate) for level, rate in ((1, (1.0, 0.8, 0.3)), (2, (1.0, 2.0, 4.0)))
+        (ANY_TYPE, level): Curve(gpus=(1, 2, 4), rate=rate)
+        for level, rate in ((1, (1.0, 0.8, 0.3)), (2, (1.0, 2.0, 4.0)))
     }
     profile = Profile(name="grows", curves=curves, slowdown=(1.0,) * 4, checkpoint_s=0.0)
     regimes = Regime(steps=300.0, batch=1), Regime(steps=9000.0, batch=2)

@@ -2,11 +2,11 @@
 
     maximise  sum_j w_j log(f_j(r_j) G_j(r_j) / G_j(1)),  sum_j r_j <= GPUs,  w_j = (k_j / n)^beta
 
-G_j(r) is the goodput of job j on r GPUs now: a gang may change each round, so what it would do with later batch sizes is decided then
-(decision 125). k_j is its rank by the time that it has left on one GPU: 1 for the longest, n for the shortest. beta = 0 is Nash's
-fairness (Pollux' for p = 0), a large beta shortest remaining service first. f charges a change of GPUs of a running job with its
-start, written off over 1 to 5 minutes; a job that waits pays it in any case. No GPUs count as a speedup of 0.01. Jobs of one size are
-jobs with one option. The jobs of an app share its weight.
+G_j(r) is the goodput of job j on r GPUs now: a gang may change each round, so what it would do later is decided then (decision
+125). k_j is its rank by the time that it has left on one GPU: 1 for the longest, n for the shortest. beta = 0 is Nash's fairness
+(Pollux' for p = 0), a large beta shortest remaining service first. f charges a change of GPUs of a running job with its start,
+written off over 1 to 5 minutes; a job that waits pays it in any case. No GPUs count as a speedup of 0.01. Jobs of one size are jobs
+with one option. The jobs of an app share its weight.
 """
 
 from __future__ import annotations

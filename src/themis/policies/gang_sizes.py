@@ -21,7 +21,6 @@ from themis.optimize.gang_sizes import Chosen, choose
 from themis.policies.api import Cadence, Granularity, Workbench
 from themis.policies.placement.whole_machines import counts_of, pack
 
-
 LEAST = 1e-12
 """Least goodput that others are divided by."""
 
