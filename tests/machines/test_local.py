@@ -342,6 +342,27 @@ def test_who_ended_before_the_signal_ended_by_itself(
     assert kept.kill_at - clock() == pytest.approx(5.0, abs=1.0)
 
 
+def test_the_file_that_says_stop_is_not_there_before_the_signal(tmp_path: Path) -> None:
+    """A rank that reads it first ends as it likes; the signal would meet an interpreter that is ending, and kill it."""
+
+    class Sent(System):
+        def kill(self, pid: int, number: int) -> None:
+            there.append((tmp_path / "stop").exists())
+
+    there: list[bool] = []
+    task = {"checkpoint_dir": str(tmp_path), "grace_s": 9.0, "stop_signal": "SIGTERM"}
+    kept = keeper.Supervisor(folder=tmp_path, task=task, deadline=1e12, control=-1, system=Sent())
+    log = keeper.Log(str(tmp_path / "log"), 4096)
+    kept.ranks = [
+        keeper.Rank(pid=4194305 + i, barrier=-1, ready=-1, output=-1, log=log, is_ready=True) for i in range(2)
+    ]
+    kept.status.phase = "running"
+    kept.stop("expired", 5.0)
+    os.close(log.file)
+    assert there == [False, False]
+    assert (tmp_path / "stop").exists()
+
+
 def test_a_log_keeps_the_last_half_of_its_limit_at_least(tmp_path: Path) -> None:
     log = keeper.Log(str(tmp_path / "log"), 1 << 20)
     for number in range(3000):

@@ -330,8 +330,6 @@ class Supervisor:
         self.status.phase, self.status.cause, self.status.message = "stopping", cause, message
         self.kill_at = self.system.clock() + (0.0 if never_ran else grace_s)
         self.publish()
-        with contextlib.suppress(OSError):
-            (self.folder / "stop").touch()
         # Signal the ranks only, as torchrun and containers do: helpers such as data loader workers are needed for
         # saving.
         pids = {r.pid for r in self.ranks if r.code is None}
@@ -339,6 +337,9 @@ class Supervisor:
             # The launcher would end at the signal, and its program by SIGKILL.
             pids = set().union(*(self.system.children(pid) or {pid} for pid in pids))
         self._signal(signal.Signals[self.task["stop_signal"]], pids)
+        # Not before the signal: a rank that reads the file first may be ending when the signal comes, and die of it.
+        with contextlib.suppress(OSError):
+            (self.folder / "stop").touch()
 
     def _tidy(self, grace_s: float) -> None:
         """All ranks have ended: give the processes that they left a little time to end too."""
