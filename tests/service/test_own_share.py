@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake import World, world
@@ -14,7 +16,7 @@ from test_fairness_over_time import api_of
 from themis.cli.table_columns import why_now
 from themis.model.log import read_log
 from themis.report.metrics import Fold
-from themis.report.outlook import ExpectedTimes
+from themis.report.outlook import ExpectedTimes, Outlook
 from themis.schema import messages as schema
 from themis.service.api import own_share
 from themis.service.engine import state_snapshots
@@ -92,6 +94,33 @@ def test_a_quick_answer_has_the_same_end_and_no_simulations(lent: World, tmp_pat
     row = next(row for row in api.Apps(schema.AppsRequest()).apps if row.name == "first")
     assert row.sooner_s == pytest.approx(quick.sooner_s, abs=1.0), "one number for one app"
     assert row.rho == pytest.approx(quick.rho_reference, rel=1e-3)
+
+
+def test_what_is_told_of_one_app_forecasts_that_app_alone_and_the_queue_is_looked_through_once(
+    lent: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 1,000 apps, `show` took as long as the whole queue, and the queue looked at each app once for each that waits."""
+    api, asked = api_of(lent, tmp_path), Counter[str]()
+    api.Apps(schema.AppsRequest())  # the fold of the journal asks too
+    for name in ("of", "_blind"):
+        monkeypatch.setattr(Outlook, name, counted(asked, name))
+    assert api.Show(schema.AppRef(app="first")).app.sooner_s is not None
+    assert asked == {"of": 1, "_blind": 1}
+    asked.clear()
+    waiting = [row for row in api.Apps(schema.AppsRequest()).apps if row.state == "waiting"]
+    assert len(waiting) > 0
+    assert asked == {"of": 3, "_blind": 1}
+
+
+def counted(asked: Counter[str], name: str) -> Any:
+    """A method of forecasts that counts its calls."""
+    method = getattr(Outlook, name)
+
+    def call(*args: Any) -> Any:
+        asked[name] += 1
+        return method(*args)
+
+    return call
 
 
 def test_a_start_by_simulations_is_never_after_the_end() -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -231,7 +231,7 @@ class Outlook:
         app.next_at = now
         self._learn(app, now)
         if self.capacity - self.in_use < app.gang:
-            app.start = self.starts.add(now, self._wait(app), "start" + (" unknown" if self._blind() else ""))
+            app.start = self.starts.add(now, self._wait(app), _start(self._blind()))
 
     def grant(self, now: Seconds, event: Grant) -> None:
         """A gang got GPUs."""
@@ -345,13 +345,14 @@ class Outlook:
         if app is None or not self.capacity:
             return ExpectedTimes()
         # A separate view of the queue: queries change nothing of what is learned.
-        base = (queue or self.queue_at(now)).slowed(app.alone(now, self.capacity))
+        queue = queue or self.queue_at(now)
+        alone = app.alone(now, self.capacity)
+        base = queue.slowed(alone)
         low, ends, high = self.finishes.forecast(now, base, _kind(app))
         starts = (math.nan, math.nan, math.nan)
         if math.isnan(app.started):
-            starts = self.starts.forecast(now, self._wait(app), "start" + (" unknown" if self._blind() else ""))
+            starts = self.starts.forecast(now, self._wait(app), _start(queue.blind))
             # No job ends before it starts and has had the time that it needs alone.
-            alone = app.alone(now, self.capacity)
             latest = [max(end - alone, now) if end == end else math.inf for end in (low, ends, high)]
             starts = (min(starts[0], latest[0]), min(starts[1], latest[1]), min(starts[2], latest[2]))
         return ExpectedTimes(
@@ -369,7 +370,7 @@ class Outlook:
 
     def _blind(self) -> bool:
         """True if the work of an app that has GPUs is not known, so that nobody can say when they are free."""
-        return any(app.held and app.known == " unknown" for app in self.apps.values())
+        return any(app.unknown and app.held and app.known == " unknown" for app in self.apps.values())
 
     def first(self, number: int) -> Interval:
         """The interval of an app's finish as of when it came; NaN without one."""
@@ -406,7 +407,7 @@ class Outlook:
         active = self.apps.values()
         alone = np.array([one.alone(now, self.capacity) for one in active])
         gpus = np.array([one.gpus for one in active], dtype=np.float64)
-        return queue_of(now, alone, gpus, self.capacity)
+        return replace(queue_of(now, alone, gpus, self.capacity), blind=self._blind())
 
     def _wait(self, app: _AppForecast) -> Seconds:
         """Seconds until GPUs are free for it if those that want them got them by turns."""
@@ -419,12 +420,16 @@ class Outlook:
 
 @dataclass(frozen=True, slots=True)
 class _Queue:
-    """Processor sharing among apps, as of ``at``: an app that needs ``alone[k]`` seconds alone ends after ``shared[k]`` seconds."""
+    """Processor sharing among apps, as of ``at``: an app that needs ``alone[k]`` seconds alone ends after ``shared[k]`` seconds.
+
+    ``blind`` : as ``Outlook._blind`` says.
+    """
 
     at: Seconds = -math.inf
     alone: Float = field(default_factory=lambda: np.zeros(0))
     shared: Float = field(default_factory=lambda: np.zeros(0))
     mean: Seconds = 0.0
+    blind: bool = False
 
     def slowed(self, alone: Seconds) -> Seconds:
         """Seconds until an app of the queue has ended; an app that needs longer than all others has the GPUs for itself then."""
@@ -480,6 +485,11 @@ def _steps(job: Job) -> dict[str, Any]:
 def _kind(app: _AppForecast) -> str:
     state = "waits" if math.isnan(app.started) else "runs" if app.held else "stopped"
     return state + app.known
+
+
+def _start(blind: bool) -> str:
+    """Kind of a forecast of a start."""
+    return "start unknown" if blind else "start"
 
 
 def _assumed(kind: str) -> float:

@@ -8,12 +8,11 @@ that of a report on the journal up to here. Of work that nobody knows neither is
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from themis.core import take_snapshot as snapshots
 from themis.core.state import State
 from themis.model.units import GpuSeconds, Seconds
 from themis.report.outlook import ExpectedTimes, Outlook
@@ -67,23 +66,23 @@ class OwnShare:
 
 def present(state: State, record: int) -> Present:
     """Present values of a state that is up to date."""
-    view = snapshots.take(state)
-    apps = view.app_id.tolist()
+    attained = state.apps_attained()
+    apps = sorted({*state.jobs.app[state.present()].tolist()})
     return Present(
         record=record,
         now=state.now,
         gpus=state.capacity,
         start_s=state.settings.container_s,
         users={a: state.app_specs[a].user for a in apps},
-        had=dict(zip(apps, view.app_attained.tolist())),
+        had={a: float(attained[a]) for a in apps},
     )
 
 
-def shares(reference: Reference, outlook: Outlook, at: Present) -> dict[int, OwnShare]:
-    """Own share of every active app whose end is forecast, and which has one on its own share."""
+def shares(reference: Reference, outlook: Outlook, at: Present, of: Iterable[int] | None = None) -> dict[int, OwnShare]:
+    """Own share of every active app, or of those named, whose end is forecast, and which has one on its own share."""
     lasted, out = reference.lasted(), dict[int, OwnShare]()
     queue = outlook.queue_at(at.now) if outlook.apps else None
-    for a in at.users:
+    for a in at.users if of is None else at.users.keys() & set(of):
         if a >= len(lasted) or not 0 < lasted[a] < FARTHEST_S:
             continue
         expected, entry = outlook.of(a, at.now, queue), reference.apps[a]
@@ -118,7 +117,7 @@ def add_to_apps(
     rows: Sequence[schema.App], reference: Reference, outlook: Outlook, at: Present, epoch: Seconds
 ) -> None:
     """How much sooner apps end, or ended, than on their own share."""
-    own, lasted = shares(reference, outlook, at), reference.lasted()
+    own, lasted = shares(reference, outlook, at, [row.id for row in rows]), reference.lasted()
     for row in rows:
         if share := own.get(row.id):
             row.sooner_s, row.expected_end = share.sooner, epoch + share.expected.ends

@@ -25,6 +25,8 @@ OVER = ("completed", "cancelled", "failed")
 """States of finished apps."""
 GIVEN_UP = ("cancelled", "failed")
 """Outcomes of jobs and apps that leave work undone."""
+_GIVEN_UP = np.isin(OUTCOMES, GIVEN_UP)
+"""Whether an outcome is one of them, by its number."""
 _JOB_STATES = {
     Status.WAITING: "waiting",
     Status.RUNNING: "running",
@@ -160,13 +162,13 @@ def _given_up(s: State, entry: Entry, jobs: Int) -> Bool:
     outcome = s.jobs.outcome[jobs]
     # Journals of earlier versions say how apps ended, and not how their jobs did.
     unknown = (outcome == 0) & (entry.outcome in GIVEN_UP)
-    given_up: Bool = np.isin(outcome, [OUTCOMES.index(name) for name in GIVEN_UP]) | unknown
+    given_up: Bool = _GIVEN_UP[outcome] | unknown
     return given_up
 
 
 def _progress(done: Float, over: Bool) -> float:
     """Mean over an app's jobs; ``over`` : the app has no work left."""
-    return float(np.where(over, 1.0, np.clip(done, 0, 1)).mean())
+    return float(np.where(over, 1.0, np.minimum(np.maximum(done, 0.0), 1.0)).mean())
 
 
 def _app_state(s: State, entry: Entry, stopping: Container[int]) -> str:
