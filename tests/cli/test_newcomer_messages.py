@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from themis.cli import ask, main
-from themis.cli.table_columns import STEPS, Reply, in_app, steps_columns, why_now
+from themis.cli.table_columns import STEPS, Reply, steps_columns, why_now
 from themis.errors import InputError
 from themis.report.sentences import delivered, span
 from themis.schema import messages as schema
@@ -113,12 +113,3 @@ def test_why_shows_columns_of_auctions_where_a_decision_was_one() -> None:
     assert list(steps_columns([*steps, {**steps[0], **bids}])) == [
         n for n in STEPS if n not in ("won", "kept", "leftover")
     ]
-
-
-def test_a_job_has_the_number_in_its_app_that_logs_takes() -> None:
-    assert in_app([{"id": 7, "name": "a"}, {"id": 9, "name": "b"}], "id") == [
-        {"id": 0, "name": "a"},
-        {"id": 2, "name": "b"},
-    ]
-    assert in_app([{"job": 9}], "job", 7) == [{"job": 2}]
-    assert in_app([], "id") == []

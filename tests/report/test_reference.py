@@ -55,6 +55,22 @@ def test_two_apps_share_by_weight_until_the_first_ends() -> None:
     assert out.alone.tolist() == pytest.approx([30.0, 15.0])
 
 
+def test_a_real_app_of_unknown_work_needed_what_it_was_leased_and_its_own_share_is_unknown() -> None:
+    """What it was believed to need, an hour, is invented: neither it nor the others are compared with that."""
+    for live, expected in ((True, [math.nan, 10.25]), (False, [50.0, 20.0])):
+        reference = Reference()
+        reference.service(0.0, 4)
+        reference.submit(0.0, replace(_submitted("a"), unknown=True))
+        reference.submit(10.0, _submitted("b"))
+        ends = [replace(_finished(0, (160.0, 4.0)), gpu_seconds=41.0), _finished(1, (40.0, 4.0))]
+        for end in ends:
+            reference.finish(50.0, end, live=live)
+        out = reference.isolated(ends, start_s=5.0)
+        # a has had 40 by 10 s. Live: it needed 1 more, so b gets 2 of 4 GPUs for 0.5 s, then 4. Simulated: halves until b ends.
+        assert out.reference.tolist() == pytest.approx(expected, nan_ok=True)
+        assert math.isnan(out.alone[0]) == live
+
+
 def test_phases_follow_one_another_and_a_cap_leaves_gpus_to_others() -> None:
     reference = Reference()
     reference.service(0.0, 4)

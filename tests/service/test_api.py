@@ -149,15 +149,12 @@ def test_an_app_that_is_cancelled_while_it_starts_gives_its_gpus_back(client: Cl
     assert client.wait(client.run(["true"], gpus=2).app, timeout_s=PATIENCE_S).state == "completed"
 
 
-def _lines(client: Client) -> str:
-    return "\n".join(record.line for record in client.events())
-
-
 @slow
 def test_lists_may_be_of_one_user(client: Client) -> None:
     theirs, mine = (client.run(["sleep", "100"], user=user).app for user in ("nobody", user_name()))
-    job = client.show(mine).jobs[0].id
-    wait_until(lambda: f'"JobStarted","job":{job},' in _lines(client), "the job has started")
+    wait_until(
+        lambda: any(r.kind == "JobStarted" and r.jobs[0].app == mine for r in client.events()), "the job has started"
+    )
     assert [node.name for node in client.nodes(user_name())] == [client.nodes()[0].name]
     assert client.nodes("someone") == []
     records = [record.record for record in client.events(user=user_name())]
@@ -333,18 +330,20 @@ def test_curve_stopping_goes_by_the_losses_that_real_trials_report(client: Clien
     )
     (made,) = client.submit_all(read_requests(file, ""))
     assert client.wait(made.app, timeout_s=PATIENCE_S).state == "completed"
-    records = [record.record for record in client.events()]
-    good, poor = (job.id for job in client.show(made.app).jobs)
+    records = list(client.events())
+    good, poor = (schema.JobOfApp(app=made.app, job=job.id) for job in client.show(made.app).jobs)
     for job, floor in ((good, 0.1), (poor, 2.0)):
-        told = [r for r in records if r["kind"] == "LossReported" and r["job"] == job]
+        told = [r.record for r in records if r.kind == "LossReported" and r.jobs == [job]]
         assert len(told) >= 4
         assert all(r["loss"] == pytest.approx(floor + 1 / (0.05 * r["steps"] + 1)) for r in told)
-    (stopped,) = (r for r in records if r["kind"] == "CurveStopped" and r["app"] == made.app)
-    assert stopped["job"] == poor
-    assert stopped["steps"] < 1000
-    assert stopped["forecast"] == pytest.approx(2.0, abs=0.2)
-    ended = {r["job"]: r["outcome"] for r in records if r["kind"] == "JobEnded" and r["app"] == made.app}
-    assert ended == {good: "completed", poor: "stopped"}
+    (stopped,) = (r for r in records if r.kind == "CurveStopped" and r.record["app"] == made.app)
+    assert stopped.jobs == [poor]
+    assert stopped.record["steps"] < 1000
+    assert stopped.record["forecast"] == pytest.approx(2.0, abs=0.2)
+    ended = {
+        r.jobs[0].job: r.record["outcome"] for r in records if r.kind == "JobEnded" and r.record["app"] == made.app
+    }
+    assert ended == {good.job: "completed", poor.job: "stopped"}
 
 
 @slow

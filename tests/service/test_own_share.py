@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fake import World, world
+from fake import World, request, world
 from test_arbiter import enter
 from test_budgets import HOUR, LEASE, run_for
 from test_fairness_over_time import api_of
@@ -18,7 +19,8 @@ from themis.model.log import read_log
 from themis.report.metrics import Fold
 from themis.report.outlook import ExpectedTimes, Outlook
 from themis.schema import messages as schema
-from themis.service.api import own_share
+from themis.service.api import accounts, own_share
+from themis.service.api.submission import submit
 from themis.service.engine import state_snapshots
 from themis.service.engine.journal import export
 
@@ -137,3 +139,28 @@ def test_a_journal_without_its_beginning_has_no_references(lent: World, tmp_path
         lent.ask(lambda a: state_snapshots.maybe_take(a.engine, a.now(), 0.0, every=1))
     assert all(row.rho_reference_worst is None for row in api_of(lent, tmp_path).Share(schema.UsersRequest()).users)
     assert api_of(lent, tmp_path).Why(schema.WhyRequest(app="first")).rho_reference is None
+
+
+def test_how_much_sooner_an_app_of_unknown_work_ended_is_unknown(tmp_path: Path) -> None:
+    """It was believed to need an hour; that it ended after a minute says nothing of its own share."""
+    with world(tmp_path, 3) as w:
+        asked = request("a", steps=3600.0)
+        asked.jobs[0].program.work_unknown = asked.jobs[0].program.work_is_time = True
+        w.ask(lambda a: submit(a, asked))
+        enter(w, "b", steps=100.0)
+        api = api_of(w, tmp_path)
+        w.turn(30.0)
+        active = {row.name: row for row in api.Apps(schema.AppsRequest()).apps}
+        assert active["a"].rho is None
+        w.turn(30.0)
+        w.finish(0, 3600.0)
+        w.finish(1, 100.0)
+        rows = {row.name: row for row in api.Apps(schema.AppsRequest(ended=True)).apps}
+        assert (rows["a"].sooner_s, rows["a"].rho) == (None, None)
+        assert rows["b"].sooner_s is not None
+        assert rows["b"].rho is not None
+        past = {app.name: app.rho for app in w.ask(lambda a: accounts.history(a, schema.HistoryRequest())).apps}
+        assert past["a"] is None
+        assert past["b"] is not None
+        run = reported(tmp_path).result()
+        assert [math.isnan(row.sooner_s) for row in run.apps] == [True, False]

@@ -43,8 +43,9 @@ def until_told(flag: Path, name: str, gpus: int) -> str:
     """
 
 
-def checkpoints(service: Daemon, client: Client, app: int) -> Path:
-    return service.home / "run" / "checkpoints" / f"app{app}" / f"job{client.show(app).jobs[0].id}"
+def checkpoints(service: Daemon, app: int) -> Path:
+    (job,) = (service.home / "run" / "checkpoints" / f"app{app}").iterdir()
+    return job
 
 
 def told(client: Client, kind: str) -> list[dict[str, Any]]:
@@ -101,7 +102,7 @@ def test_a_torchrun_job_shrinks_from_four_ranks_to_two_for_another_user_and_lear
         assert set(preempted(job)) == {"stopped"}
         assert not any(attempt.killed for attempt in job.attempts), "it saved within its grace"
         assert 0 < job.attempts[0].steps < STEPS
-        _, weights, _ = (checkpoints(service, client, ada) / "result").read_text().split()
+        _, weights, _ = (checkpoints(service, ada) / "result").read_text().split()
         # What it measured is believed, for each number of GPUs; it had promised a twentieth of a step a second.
         assert {(r["model"], r["gpus"]) for r in told(client, "SpeedMeasured")} >= {("ada/fit", 4), ("ada/fit", 2)}
         flag.touch()
@@ -141,7 +142,7 @@ def test_an_unmodified_script_is_preempted_for_another_user_and_goes_on_where_it
         wait_until(lambda: b"begins at 0" in b"".join(client.logs(ada)), "the script runs")
         ben = submit(client, tmp_path, until_told(flag, "other", 1), "ben")
         wait_until(lambda: client.show(ben).app.gpus == 1, "the arbiter takes the GPU for the other job")
-        own = checkpoints(service, client, ada) / "my-own-checkpoint"
+        own = checkpoints(service, ada) / "my-own-checkpoint"
         # The other job holds the GPU from the decision on; the script has its grace to save and let go.
         wait_until(lambda: own.exists() and own.read_text() != "", "it saved")
         step = int(own.read_text())
@@ -215,8 +216,6 @@ def test_torch_jobs_whose_start_is_longer_than_a_lease_make_progress(tmp_path: P
         apps = [submit(client, tmp_path, f"            name: {user}{text}", user) for user in ("ada", "ben")]
         for app in apps:
             assert client.wait(app, timeout_s=2 * PATIENCE_S).state == "completed"
-            assert (checkpoints(service, client, app) / "result").read_text() == "120.0", (
-                "no step is lost or done twice"
-            )
+            assert (checkpoints(service, app) / "result").read_text() == "120.0", "no step is lost or done twice"
         assert told(client, "LeastLease")
         assert any(preempted(job) for app in apps for job in client.show(app).jobs), "the first leases were too short"

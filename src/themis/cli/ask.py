@@ -30,7 +30,6 @@ from themis.cli.table_columns import (
     dump,
     fair_share,
     filled,
-    in_app,
     known,
     last_words,
     planned_now,
@@ -122,9 +121,6 @@ def show(
                 else:
                     dump({**found, "trials": trial_rows(trials)} if trials else found, output)
                 continue
-            first = min((int(job["id"]) for job in found["jobs"]), default=0)
-            found = {**found, "jobs": in_app(found["jobs"], "id"), "runs": in_app(found["runs"], "job", first)}
-            trials = in_app(trials, "job")
             layout = f"{found['layout']}." if found["layout"] else ""
             print_lines(
                 [summary(found["app"], found.get("sentence", "")), layout, _more(found["app"]) if verbose else ""]
@@ -164,7 +160,7 @@ def best(
     """
     with service_of(home) as service:
         trials = service.call("Trials", app=app)["trials"]
-    rows = ranked(trial_rows(in_app(trials, "job") if output == "table" else trials))[:limit]
+    rows = ranked(trial_rows(trials))[:limit]
     if not rows:
         raise InputError(
             f"no job of app {app!r} has reported a loss yet; a training script reports it with themis.train (docs/training.md)."
@@ -337,6 +333,8 @@ def events(
 ) -> None:
     """Print the journal's records; [cyan]-o json[/cyan] gives the lines of an event log.
 
+    The table numbers jobs within their app, from 0, as all commands do; an event log numbers the jobs of all apps together.
+
     Example: [cyan]themis events -o json > journal.jsonl && themis explain APP --log journal.jsonl[/cyan]
     """
     check_output(output)
@@ -348,6 +346,10 @@ def events(
             elif output == "yaml":
                 dump([line], output)
             else:
-                rest = {k: v for k, v in line.items() if k not in ("t", "kind", "answer", "proof", "machine")}
-                text = f"{record.number:6d} {clock(record.time)} {record.kind:<14} {json.dumps(rest)}"
+                left_out = {"t", "kind", "answer", "proof", "machine"} | (
+                    {"app", "job", "jobs"} if record.jobs else set()
+                )
+                rest = {k: v for k, v in line.items() if k not in left_out}
+                of = "".join(f"app {job.app} job {job.job} " for job in record.jobs)
+                text = f"{record.number:6d} {clock(record.time)} {record.kind:<14} {of}{json.dumps(rest)}"
                 print(shortened(text, width_of_terminal() or LINE), flush=True)

@@ -355,15 +355,6 @@ def _shown(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def in_app(rows: Sequence[Mapping[str, Any]], name: str, first: int | None = None) -> list[dict[str, Any]]:
-    """Rows with the job's number in its app, from 0, in place of its number in the service: as ``themis logs --job`` takes it.
-
-    ``name`` : of the field. ``first`` : the app's first job, where the rows may lack it.
-    """
-    least = min((int(row[name]) for row in rows), default=0) if first is None else first
-    return [{**row, name: int(row[name]) - least} for row in rows]
-
-
 def trial_rows(trials: Sequence[Mapping[str, Any]], jobs: Sequence[Mapping[str, Any]] = ()) -> list[dict[str, Any]]:
     """Trials with their parameters as a mapping, and what ``jobs`` say of the same jobs."""
     import json

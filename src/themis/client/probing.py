@@ -119,7 +119,8 @@ def _waiting(client: Client, mine: int) -> bool:
 
 def _followed(client: Client, app: int, gpu_type: str, gpus: int, seconds: Seconds, after: int) -> Probe | None:
     """Follow a probe's records after this one; None if it had to give way."""
-    begun, job = time.monotonic(), client.show(app).jobs[0].id
+    begun = time.monotonic()
+    of_app = schema.JobOfApp(app=app)
     found, reports = Probe(gpu_type=gpu_type, gpus=gpus), list[tuple[Seconds, float]]()
     while True:
         time.sleep(LOOK_S)
@@ -128,9 +129,9 @@ def _followed(client: Client, app: int, gpu_type: str, gpus: int, seconds: Secon
         ended = client.show(app).app
         for record in client.events(after):
             after = record.number
-            if record.kind == "Grant" and record.record["job"] == job:
+            if record.kind == "Grant" and of_app in record.jobs:
                 found = replace(found, together=record.record["locality"] <= Locality.MACHINE)
-            elif record.kind == "JobProgress" and record.record["job"] == job:
+            elif record.kind == "JobProgress" and of_app in record.jobs:
                 reports.append((record.time, record.record["steps"]))
         if len(reports) >= FEWEST:
             took = reports[-1][0] - reports[0][0]

@@ -288,7 +288,7 @@ class Fold:
         app = self.ledger.apps[event.app]
         app.finish, app.end = time, event
         self.delivery.finished(time, event.app)
-        self.reference.finish(time, event)
+        self.reference.finish(time, event, live=self.header is not None and not self.header.simulated)
         self.outlook.finish(time, event.app, event.outcome)
         self.levels.active -= 1
         if not self.levels.active:

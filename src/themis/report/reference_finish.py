@@ -52,6 +52,8 @@ class _Entry:
     """``AppFinished.scaling``; its work is then in GPU-seconds at full speed."""
     known: bool = False
     """True if its end showed its need."""
+    unknown: bool = False
+    """True if nothing was said about its work."""
     over: bool = False
     step: int = 0
     """Number of the step of its arrival."""
@@ -102,7 +104,8 @@ class Reference:
         work, longest = event.alone or (ENDLESS, ENDLESS / gpus)
         user = self.users.setdefault(app.user, len(self.users))
         needed = ((work, work / longest if longest > 0 else gpus),)
-        self.apps.append(_Entry(time, event.weight, app.weight, user, needed, step=len(self.steps)))
+        entry = _Entry(time, event.weight, app.weight, user, needed, step=len(self.steps), unknown=event.unknown)
+        self.apps.append(entry)
         self.steps.append((time, "enters", len(self.apps) - 1, 0.0))
 
     def hold(self, time: Seconds, app: int, held: bool) -> None:
@@ -115,14 +118,21 @@ class Reference:
             entry.held_since = math.nan
         self.steps.append((time, "leaves" if held else "enters", app, 0.0))
 
-    def finish(self, time: Seconds, event: AppFinished) -> None:
-        """An app finished: its total need is known. In the reference a completed app continues."""
+    def finish(self, time: Seconds, event: AppFinished, *, live: bool = False) -> None:
+        """An app finished: its total need is known. In the reference a completed app continues.
+
+        ``live`` : of real jobs. If nothing was said about its work, ``needed`` is an assumption: for the others it needed what
+        it was leased, and its own time in the reference is unknown. A simulation knows all work.
+        """
         entry = self.apps[event.app]
         if not math.isnan(entry.held_since):
             self.hold(time, event.app, False)
             self.steps.pop()
         entry.over = True
-        if event.needed:
+        if event.needed and live and entry.unknown:
+            entry.needed = ((event.gpu_seconds, max(most for _, most in event.needed)),)
+            self.revised.append(event.app)
+        elif event.needed:
             if event.scaling or not _alike(entry.needed, event.needed):
                 self.revised.append(event.app)
             entry.needed, entry.scaling, entry.known = event.needed, event.scaling, True

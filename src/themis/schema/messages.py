@@ -405,7 +405,7 @@ class Attempt(Message):
 
 
 class JobInfo(Message):
-    id: int = 0
+    id: int = 0  # position in the app, from 0
     name: str = ""
     state: str = ""  # waiting | running | stopping | held | paused | ended
     attempt: int = 0
@@ -468,7 +468,7 @@ class RunId(Message):
 
     tracker: str = ""  # mlflow | wandb
     run: str = ""
-    job: int = 0
+    job: int = 0  # position in the app, from 0
     attempt: int = 0
 
 
@@ -487,7 +487,7 @@ class ShowReply(Message):
 class Trial(Message):
     """A job of a sweep."""
 
-    job: int = 0
+    job: int = 0  # position in the app, from 0
     name: str = ""
     state: str = ""
     outcome: str = ""
@@ -672,7 +672,7 @@ class HistoryRequest(Request):
 
 
 class PastAttempt(Message):
-    job: int = 0
+    job: int = 0  # position in the app, from 0
     name: str = ""
     attempt: int = 0
     gpus: int = 0
@@ -756,11 +756,17 @@ class EventsRequest(Request):
     user: str = ""  # only what concerns this user's apps; empty: all
 
 
+class JobOfApp(Message):
+    app: int = 0
+    job: int = 0  # position in the app, from 0
+
+
 class Record(Message):
     number: int = 0
     time: Figure = 0.0
     kind: str = ""
-    record: dict[str, Any] = {}
+    record: dict[str, Any] = {}  # as in an event log, which numbers the jobs of all apps together
+    jobs: list[JobOfApp] = []  # the jobs that the record names
 
     @property
     def line(self) -> str:

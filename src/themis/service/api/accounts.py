@@ -143,7 +143,7 @@ def _past(arbiter: Arbiter, entry: Entry) -> schema.PastApp:
         submitted=arbiter.epoch + entry.submitted,
         started=arbiter.epoch + min(lease.since for lease in leases) if leases else None,
         ended=arbiter.epoch + (entry.ended or 0.0),
-        rho=entry.rho,
+        rho=None if arbiter.state.apps.unknown[entry.app] else entry.rho,
         currency=last.currency,
         gpu_types=sorted({lease.account.gpu_type for lease in leases}),
         runs=[run for run in run_ids(arbiter, entry.app) if run.tracker != CODE],
@@ -157,7 +157,7 @@ def _past(arbiter: Arbiter, entry: Entry) -> schema.PastApp:
 
 def _attempt(arbiter: Arbiter, lease: ChargedLease, end: Sequence[object] | None) -> schema.PastAttempt:
     row = schema.PastAttempt(
-        job=lease.job,
+        job=lease.job - int(arbiter.state.apps.first_job[lease.app]),
         name=arbiter.state.job_specs[lease.job].name,
         attempt=lease.attempt,
         gpus=lease.gpus,
@@ -180,7 +180,8 @@ def _attempt(arbiter: Arbiter, lease: ChargedLease, end: Sequence[object] | None
 
 def run_ids(arbiter: Arbiter, app: int) -> list[schema.RunId]:
     """Runs in MLflow and Weights & Biases that an app's jobs reported, and scripts that changed since the submission."""
+    first = int(arbiter.state.apps.first_job[app])
     return [
-        schema.RunId(job=job, attempt=attempt, tracker=tracker, run=run)
+        schema.RunId(job=job - first, attempt=attempt, tracker=tracker, run=run)
         for job, attempt, tracker, run in arbiter.journal.run_ids(app)
     ]

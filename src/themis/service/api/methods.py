@@ -253,8 +253,9 @@ class Api:
         found, at = self._look(lambda a: (views.show(a, request.app), self._present(a)))
         self._compare([found.app], at)
         self._hide(found.app)
+        first = self._first_job(found.app.id)
         with self._reads.take(self.caller):
-            trials.add_own_counts(found, self.arbiter.journal.path, self.arbiter.epoch)
+            trials.add_own_counts(found, first, self.arbiter.journal.path, self.arbiter.epoch)
         if not self.caller.admin and found.app.user != self.caller.user:
             for job in found.jobs:
                 job.command = []
@@ -265,21 +266,22 @@ class Api:
             # The rank that failed first has the cause.
             failed = FAILED_RANK.match(job.attempts[-1].message) if job.attempts else None
             rank = int(failed[1]) if failed else 0
-            job.last_lines.extend(last_lines(self._files(job.id, schema.LogsRequest(rank=rank))))
+            job.last_lines.extend(last_lines(self._files(first + job.id, schema.LogsRequest(rank=rank))))
         return found  # type: ignore[no-any-return]
 
     def Trials(self, request: schema.AppRef) -> schema.TrialsReply:
         """The jobs of a sweep; of another user's app, without parameters."""
         found: schema.TrialsReply = self._look(lambda a: trials.of_app(a, request.app))
         self._hide(found.app)
+        first = self._first_job(found.app.id)
         with self._reads.take(self.caller):
-            trials.add_reports(found, self.arbiter.journal.path, self.arbiter.epoch)
+            trials.add_reports(found, first, self.arbiter.journal.path, self.arbiter.epoch)
         if not self.caller.admin and found.app.user != self.caller.user:
             for trial in found.trials:
                 trial.parameters = trial.checkpoint = ""
             return found
         for trial in found.trials:
-            own = self.root / "checkpoints" / f"app{found.app.id}" / f"job{trial.job}"
+            own = self.root / "checkpoints" / f"app{found.app.id}" / f"job{first + trial.job}"
             trial.checkpoint = trial.checkpoint or (str(own) if own.is_dir() else "")
         return found
 
@@ -544,8 +546,15 @@ class Api:
                 rows = read_records(self.arbiter.journal.path, after, MOST_ROWS)
                 after = rows[-1][0] if rows else after
                 for number, time, kind, line in self._of_user(rows, request.user):
+                    record = orjson.loads(line)
                     yield schema.Record(
-                        number=number, time=self.arbiter.epoch + time, kind=kind, record=orjson.loads(line)
+                        number=number,
+                        time=self.arbiter.epoch + time,
+                        kind=kind,
+                        record=record,
+                        jobs=[
+                            self._job_of_app(job) for job in record.get("jobs", [record.get("job")]) if job is not None
+                        ],
                     )
                     left -= 1
                     if left == 0:
@@ -554,6 +563,15 @@ class Api:
                     if not request.follow:
                         return
                     self.ending.wait(POLL_S)
+
+    def _first_job(self, app: int) -> int:
+        """The journal's number of an app's first job."""
+        return int(self.arbiter.state.apps.first_job[app])
+
+    def _job_of_app(self, job: int) -> schema.JobOfApp:
+        """The app of a job of the journal, and its position there."""
+        app = int(self.arbiter.state.jobs.app[job])
+        return schema.JobOfApp(app=app, job=job - self._first_job(app))
 
     def _follows(self, follow: bool) -> AbstractContextManager[None]:
         """A place for a call that follows something, or that reads it to its end."""

@@ -37,7 +37,7 @@ def of_app(arbiter: Arbiter, ref: str) -> schema.TrialsReply:
         steps, total = views.steps_of(s, j, entry.programs[i])
         out.append(
             schema.Trial(
-                job=j,
+                job=i,
                 name=s.job_specs[j].name,
                 state=views.job_state(arbiter, s, j),
                 outcome=OUTCOMES[int(t.outcome[j])],
@@ -52,13 +52,16 @@ def of_app(arbiter: Arbiter, ref: str) -> schema.TrialsReply:
     return schema.TrialsReply(app=views.app_row(arbiter, s, entry, {}), trials=out)
 
 
-def add_reports(found: schema.TrialsReply, journal: Path, epoch: Seconds) -> None:
+def add_reports(found: schema.TrialsReply, first: int, journal: Path, epoch: Seconds) -> None:
     """Add the values that the jobs reported, and the endings of jobs that stopped early; callable from any thread.
 
-    ``epoch`` : start of the journal, in seconds since 1970.
+    Parameters
+    ----------
+    first : number of the app's first job in the journal.
+    epoch : start of the journal, in seconds since 1970.
     """
-    trials = {trial.job: trial for trial in found.trials}
-    alone = {trial.job for trial in found.trials if trial.total is None}
+    trials = {first + trial.job: trial for trial in found.trials}
+    alone = {j for j, trial in trials.items() if trial.total is None}
     for t, kind, record in _records(journal, found.app.submitted - epoch, KINDS):
         trial = trials.get(record["job"])
         if trial is not None:
@@ -67,10 +70,10 @@ def add_reports(found: schema.TrialsReply, journal: Path, epoch: Seconds) -> Non
             _take_in(trial, kind, record, epoch + t)
 
 
-def add_own_counts(found: schema.ShowReply, journal: Path, epoch: Seconds) -> None:
-    """Add the metrics of an app's jobs, and the steps of programs that alone know them; callable from any thread."""
-    jobs = {job.id: job for job in found.jobs}
-    alone = {job.id for job in found.jobs if job.total is None}
+def add_own_counts(found: schema.ShowReply, first: int, journal: Path, epoch: Seconds) -> None:
+    """Add the metrics of an app's jobs, and the steps of programs that alone know them, as ``add_reports`` does."""
+    jobs = {first + job.id: job for job in found.jobs}
+    alone = {j for j, job in jobs.items() if job.total is None}
     for _, _, record in _records(journal, found.app.submitted - epoch, ("MetricsReported",)):
         job = jobs.get(record["job"])
         if job is not None:

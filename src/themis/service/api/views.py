@@ -76,14 +76,15 @@ def state_now(arbiter: Arbiter) -> State:
 
 
 def rho_now(state: State) -> dict[int, float]:
-    """Finish-time fairness of every active app, if the present allocation lasted (Themis §4.1)."""
+    """Finish-time fairness of every active app of known work, if the present allocation lasted (Themis §4.1)."""
     view = snapshots.take(state)
     if not view.apps:
         return {}
     with np.errstate(all="ignore"):
         rho = FinishTime(view, Form.PAPER).rho
     # Where no machine is in service there is no ideal to compare with.
-    return {a: value for a, value in zip(view.app_id.tolist(), rho.tolist()) if np.isfinite(value)}
+    known = np.isfinite(rho) & ~view.app_unknown
+    return {a: value for a, value, known in zip(view.app_id.tolist(), rho.tolist(), known.tolist()) if known}
 
 
 def app_row(
@@ -125,7 +126,7 @@ def app_row(
     if entry.ended is not None:
         row.ended = arbiter.epoch + entry.ended
     known = entry.rho if entry.rho is not None else rho.get(a)
-    if known is not None:
+    if known is not None and not t.unknown[a]:
         row.rho = known
     return row
 
@@ -253,7 +254,7 @@ def _job_row(arbiter: Arbiter, s: State, j: int, program: Program, ran: Seconds)
     t = s.jobs
     gpus = s.job_gpus.get(j) or s.occupied.get(j, ((), 0))[0]
     row = schema.JobInfo(
-        id=j,
+        id=j - int(s.apps.first_job[t.app[j]]),
         name=s.job_specs[j].name,
         state=job_state(arbiter, s, j),
         attempt=int(t.attempt[j]),

@@ -49,7 +49,6 @@ def summary(visit: Visit) -> Response:
 def _shown(visit: Visit) -> dict[str, Any]:
     found = visit.api.Show(schema.AppRef(app=visit.values["app"]))
     app = found.app
-    first = min((job.id for job in found.jobs), default=0)
     trials = visit.api.Trials(schema.AppRef(app=str(app.id))).trials if found.sweep else []
     measured = [(t.best_loss, t.job) for t in trials if t.best_loss is not None and math.isfinite(t.best_loss)]
     best = min(measured)[1] if measured else None
@@ -65,7 +64,6 @@ def _shown(visit: Visit) -> dict[str, Any]:
         "parameters": parameters,
         "names": sorted({name for values in parameters.values() for name in values})[:12],
         "best": best,
-        "first": first,
         "sentence": found.sentence,
         "runs": found.runs,
         "may": may,
