@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from themis.core import checkpoint, least_lease
@@ -15,10 +17,11 @@ from themis.model.workload import App, Workload
 from themis.policies.api import make_policy
 from themis.sim.replay import replay_records
 from themis.sim.runner import Record, Simulation
+from themis.sim.simulated_executor import SimulatedExecutor
 from themis.testing.builders import BOOK, app, job, machines
 
 Log = list[tuple[float, Record]]
-LEASE_S, START_S = 8.0, 20.0
+LEASE_S, START_S, HOURS = 8.0, 20.0, 6 * 3600.0
 
 
 def simulation(least_steps: int) -> Simulation:
@@ -105,10 +108,67 @@ def test_an_attempt_that_ended_without_a_step_doubles_its_time_up_to_a_limit() -
     (found,) = least_lease.stopped(state, 0, 50.0)
     assert found.start_s == found.least_s == 16.0
     state.starts[0] = replace_start(state, granted=200.0)
-    state.now = 5200.0
+    state.now = 600.0
     (found,) = least_lease.stopped(state, 0, 50.0)
     assert found.least_s == LONGEST_S
     assert least_lease.stopped(replace_state(state, base=40.0), 0, 50.0) == [], "it saved a new step"
+
+
+def test_a_job_that_had_the_longest_least_lease_without_a_step_has_none_until_it_reports_one() -> None:
+    state = state_with(Start(granted=100.0, base=50.0, start_s=480.0), now=100.0 + LONGEST_S)
+    (found,) = least_lease.stopped(state, 0, 50.0)
+    assert (found.least_s, least_lease.least_s(state, 0)) == (0.0, 0.0)
+    state.starts[0] = replace_start(state, granted=2000.0)
+    state.now = 2060.0
+    assert least_lease.stopped(state, 0, 50.0) == [], "it does not double again"
+    (found,) = least_lease.reported(state, 0, 51.0)
+    assert found.least_s == 60.0
+
+
+class Enough(Exception):
+    """The end of a simulation that goes on for ever."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["tiresias", "drf", "max_min_fairness"])
+def test_a_job_that_never_reports_steps_gets_no_more_than_one_that_does(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its leases double only until they are as long as a least lease may be; after that it has the leases of all others."""
+    steps_after = SimulatedExecutor._steps_after
+
+    def no_steps(self: SimulatedExecutor, gang: Any, seconds: float) -> float:
+        return float(gang.done) if gang.spec.name == "silent" else steps_after(self, gang, seconds)
+
+    monkeypatch.setattr(SimulatedExecutor, "_steps_after", no_steps)
+    jobs = [job(1e5, name=name) for name in ("silent", "b", "c")]
+    world = Simulation(
+        workload=Workload(name="w", apps=tuple(app(f"a{i}", [one], user=f"u{i}") for i, one in enumerate(jobs))),
+        cluster=machines(1),
+        book=BOOK,
+        policy_name=policy,
+        policy=make_policy(policy),
+        settings=Settings(lease_s=60.0, tick_s=1.0, container_s=5.0, least_steps=10, renew_idle=True),
+    )
+    since: dict[int, float] = {}
+    held, longest = [0.0, 0.0, 0.0], 0.0
+
+    def count(time: float, record: Record) -> None:
+        nonlocal longest
+        if isinstance(record, Grant):
+            since[record.job] = time
+        elif isinstance(record, Revoke) and record.job in since:
+            lasted = time - since.pop(record.job)
+            held[record.job] += lasted
+            longest = max(longest, lasted) if time > HOURS / 2 else longest
+        if time > HOURS:
+            raise Enough
+
+    with pytest.raises(Enough):
+        world.run(count)
+    assert sum(held) > HOURS / 2
+    assert held[0] <= 1.1 * sum(held) / 3, held
+    assert longest < LONGEST_S, "its leases are as those of others again"
 
 
 def replace_start(state: State, **changes: float) -> Start:

@@ -17,7 +17,7 @@ from themis.model.units import Seconds
 NEWS = 0.25
 """Share by which a measurement differs from the one in force to replace it."""
 LONGEST_S: Seconds = 600.0
-"""A program that never reports a step has no longer leases than this, or than the setting ``lease_s``."""
+"""A least lease is no longer than this, or than the setting ``lease_s``; a job that had one and made no step has none then."""
 
 
 class Start(NamedTuple):
@@ -28,6 +28,7 @@ class Start(NamedTuple):
     granted, base : time of its present or latest attempt's grant, and steps done then.
     first, steps : time and steps of that attempt's first report of a new step; 0 before.
     start_s, step_s : measured seconds of a start and of a step; 0 while unknown.
+    silent : it had the longest least lease and reported no step.
     """
 
     granted: Seconds
@@ -36,6 +37,7 @@ class Start(NamedTuple):
     steps: float = 0.0
     start_s: Seconds = 0.0
     step_s: Seconds = 0.0
+    silent: bool = False
 
 
 def granted(s: State, j: int) -> None:
@@ -53,7 +55,7 @@ def reported(s: State, j: int, steps: float) -> list[LeastLease]:
     if steps <= known.base:
         return []
     if not known.first:
-        s.starts[j] = known = known._replace(first=s.now, steps=steps)
+        s.starts[j] = known = known._replace(first=s.now, steps=steps, silent=False)
         return _learn(s, j, known, s.now - known.granted, known.step_s)
     if steps <= known.steps:
         return []
@@ -65,17 +67,22 @@ def stopped(s: State, j: int, steps: float) -> list[LeastLease]:
     if j not in s.starts:
         return []
     known = Start(*s.starts[j])
-    if known.first or steps > known.base:
+    if known.first or steps > known.base or known.silent:
         return []
+    if s.now - known.granted >= _longest_s(s):
+        s.starts[j] = known._replace(start_s=0.0, silent=True)
+        return [LeastLease(job=j, start_s=0.0, step_s=known.step_s, least_s=0.0)] if known.start_s else []
     return _learn(s, j, known, max(known.start_s, 2 * (s.now - known.granted)), known.step_s)
 
 
 def least_s(s: State, j: int) -> Seconds:
-    """Seconds that a job's next lease lasts at least; 0 while nothing is known."""
-    if j not in s.starts:
-        return 0.0
-    known = Start(*s.starts[j])
-    return min(known.start_s + s.settings.least_steps * known.step_s, max(s.settings.lease_s, LONGEST_S))
+    """Seconds that a job's next lease lasts at least; 0 while nothing is known, and of a silent job."""
+    known = Start(*s.starts.get(j, (0.0, 0.0)))
+    return 0.0 if known.silent else min(known.start_s + s.settings.least_steps * known.step_s, _longest_s(s))
+
+
+def _longest_s(s: State) -> Seconds:
+    return max(s.settings.lease_s, LONGEST_S)
 
 
 def long_enough(s: State, placed: list[Placed]) -> list[Placed]:
