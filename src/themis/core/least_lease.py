@@ -28,7 +28,7 @@ class Start(NamedTuple):
     granted, base : time of its present or latest attempt's grant, and steps done then.
     first, steps : time and steps of that attempt's first report of a new step; 0 before.
     start_s, step_s : measured seconds of a start and of a step; 0 while unknown.
-    silent : it had the longest least lease and reported no step.
+    silent : 1 if it had the longest least lease and reported no step, else 0.
     """
 
     granted: Seconds
@@ -37,7 +37,7 @@ class Start(NamedTuple):
     steps: float = 0.0
     start_s: Seconds = 0.0
     step_s: Seconds = 0.0
-    silent: bool = False
+    silent: float = 0.0
 
 
 def granted(s: State, j: int) -> None:
@@ -55,7 +55,7 @@ def reported(s: State, j: int, steps: float) -> list[LeastLease]:
     if steps <= known.base:
         return []
     if not known.first:
-        s.starts[j] = known = known._replace(first=s.now, steps=steps, silent=False)
+        s.starts[j] = known = known._replace(first=s.now, steps=steps, silent=0.0)
         return _learn(s, j, known, s.now - known.granted, known.step_s)
     if steps <= known.steps:
         return []
@@ -70,7 +70,7 @@ def stopped(s: State, j: int, steps: float) -> list[LeastLease]:
     if known.first or steps > known.base or known.silent:
         return []
     if s.now - known.granted >= _longest_s(s):
-        s.starts[j] = known._replace(start_s=0.0, silent=True)
+        s.starts[j] = known._replace(start_s=0.0, silent=1.0)
         return [LeastLease(job=j, start_s=0.0, step_s=known.step_s, least_s=0.0)] if known.start_s else []
     return _learn(s, j, known, max(known.start_s, 2 * (s.now - known.granted)), known.step_s)
 
