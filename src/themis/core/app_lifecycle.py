@@ -128,10 +128,10 @@ def finish_app(state: State, a: int, outcome: str) -> AppFinished:
     state.one_machine.difference_update(state.app_jobs(a).tolist())
     jct = state.now - float(t.arrival[a])
     life = jct - float(t.away[a])
-    contention, capacity = (float(x[0]) for x in state.averages(np.array([a])))
+    one = slice(a, a + 1)  # a view, where a list of one row would be a copy of each column
+    contention, capacity = (float(x[0]) for x in state.averages(one))
     # Where no GPU is in service the reference's speed stands in, so that the app can be ended.
     speed = float(state.config_speed[t.config[a]]) or 1.0
-    one = np.array([a])
     paper = t_id_paper(
         t.budget[one], t.longest_s[one], t.demand[one].astype(float), np.array([capacity]), np.array([contention])
     )

@@ -74,6 +74,9 @@ class Decider:
 
         # 5. Intend: gangs that are to run, until when, in order of precedence. From here on the kind of answer does not matter.
         intent = intend(s, answer, offer, pace.spare)
+        if intent.renewed is not None:
+            self.leases.renew(offer.ending, intent.renewed, offer.by, intent.tick)
+            return
 
         # 6. Place: exact GPUs and exact jobs. Gangs that can stay do not move.
         placed = place(s, intent.gangs, offer)

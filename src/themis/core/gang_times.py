@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from themis.core.goodput import most_gpus
+from themis.core.needs import reach_in_service
 from themis.core.state import State
-from themis.model.cluster import reaches
 from themis.model.speed import Speeds
 from themis.model.units import Float, Int
 from themis.model.workload import Job, Regime
@@ -38,7 +38,7 @@ def seconds_left(state: State, job_id: Int, done: Float, left: Float, kept: Kept
     done : [J], steps. ``left`` : [J], reference GPU-seconds. ``kept`` : renewed here.
     """
     t, speeds = state.jobs, state.speeds
-    reach = reaches(m for m, up in zip(state.machines, state.machine_up.tolist()) if up)
+    reach = reach_in_service(state)
     places = tuple(reach.get(kind, (0, 0, 0, 0)) for kind in state.gpu_types)
     if kept.speeds is not speeds or kept.places != places:
         kept.speeds, kept.places, kept.tables = speeds, places, {}

@@ -37,6 +37,8 @@ def intend(state: State, answer: Answer, offer: FreeGpus, spare: bool = False) -
     ``spare`` : of time shares, GPU time to which no job is entitled goes to jobs that wait (``Cadence.spare``).
     """
     match answer:
+        case Renewal() if answer.new is None and offer.stands and not state.one_machine and not state.starts:
+            return _leased(state, [], answer.step_s)._replace(renewed=answer.until)
         case Renewal():
             gangs = _renewed(state, answer, offer)
             return _leased(state, gangs if answer.new is None else gangs + _granted(answer.new), answer.step_s)

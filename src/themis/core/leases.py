@@ -72,6 +72,13 @@ class Leases:
                 raise InvariantBroken(f"job {p.job} was placed twice in one decision.")
             self.grant(p)
 
+    def renew(self, jobs: Sequence[int], until: Seconds, by: Seconds, tick_s: Seconds) -> None:
+        """``change`` where exactly the jobs whose leases end ``by`` then keep their GPUs."""
+        if jobs:
+            until = self._until(until, by, tick_s)
+            self.state.renew_all(jobs, by + EPS, until)
+            self.out.append(Renew(jobs=tuple(jobs), until=until))
+
     def _until(self, until: Seconds, by: Seconds, tick_s: Seconds) -> Seconds:
         now = self.state.now
         if until <= now:

@@ -195,8 +195,11 @@ class Machines:
         if expected is None:
             return
         for job in app.jobs:
-            usable = [t for t in self.gpu_types if not job.gpu_types or t in job.gpu_types]
-            sizes = self.machine_size[np.isin(self.machine_type, [self.gpu_types.index(t) for t in usable])]
+            sizes = self.machine_size
+            if job.gpu_types:
+                sizes = sizes[
+                    [n for k, t in enumerate(self.gpu_types) if t in job.gpu_types for n in self.machines_of[k]]
+                ]
             later = [m.gpus for m in expected if not job.gpu_types or m.gpu_type in (ANY_TYPE, *job.gpu_types)]
             room, largest = max(int(sizes.sum()), sum(later)), max(int(sizes.max(initial=0)), *later, 0)
             whose = "the cluster has" if not expected else "the machines that are expected have"

@@ -8,7 +8,7 @@ the speed that it has there. Each stretch at one batch size counts at the speed 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import count
 from typing import NamedTuple
 
@@ -111,9 +111,7 @@ def best_gang(state: State, config: int, low: int, high: int, only: tuple[str, .
 def _best_gang(state: State, config: int, low: int, high: int, only: tuple[str, ...]) -> Gang:
     scale, slowdown = state.speeds.scale[config], state.speeds.slowdown[config]
     may = [k for k, name in enumerate(state.gpu_types) if not only or name in only]
-    if (reach := state.best_gangs.get(_REACH)) is None:
-        up = state.machine_up.tolist()
-        reach = state.best_gangs[_REACH] = reaches(m for m, there in zip(state.machines, up) if there)
+    reach = reach_in_service(state)
     found = [
         (float(scale[k, gpus] / slowdown[place]), -k, gpus, float(scale[k, 1]))
         for k in may
@@ -123,6 +121,15 @@ def _best_gang(state: State, config: int, low: int, high: int, only: tuple[str, 
         found = [(float(scale[k, high] / slowdown[Locality.SLOT]), -k, high, float(scale[k, 1])) for k in may]
     rate, _, gpus, one = max(found, default=(0.0, 0, high, 1.0))
     return Gang(gpus, rate / one if rate > 0 and one > 0 else float(gpus), rate or float(gpus))
+
+
+def reach_in_service(state: State) -> Mapping[str, Reach]:
+    """The reach of each GPU type on the machines in service."""
+    found: Mapping[str, Reach] | None = state.best_gangs.get(_REACH)
+    if found is None:
+        up = state.machine_up.tolist()
+        found = state.best_gangs[_REACH] = reaches(m for m, there in zip(state.machines, up) if there)
+    return found
 
 
 def _places(scale: Float, low: int, high: int, reach: Reach | None) -> list[tuple[int, Locality]]:
@@ -145,13 +152,15 @@ def scaling(state: State, j: int) -> Scaling:
     where speed is in proportion to GPUs.
     """
     low, high = int(state.jobs.gpus_min[j]), int(state.jobs.gpus_max[j])
-    reach = reaches(m for m, up in zip(state.machines, state.machine_up.tolist()) if up)
+    if low == high:
+        return ()
+    reach = reach_in_service(state)
     job, done = state.job_specs[j], float(state.jobs.done[j])
     kinds = [
         k for k, name in enumerate(state.gpu_types) if name in reach and (not job.gpu_types or name in job.gpu_types)
     ]
     parts = list(stretches(state, j, 0.0, done))
-    if low == high or not kinds or not parts:
+    if not kinds or not parts:
         return ()
     kind = max(kinds, key=lambda k: float(state.speeds.scale[parts[-1][0], k, low : high + 1].max()))
     most = reach[state.gpu_types[kind]]

@@ -31,6 +31,8 @@ class FreeGpus:
     """Jobs that wait or run."""
     ending: list[int] = field(init=False)
     """Jobs whose lease counts as over, rising."""
+    stands: bool = field(init=False, default=False)
+    """Each of these may keep its GPUs (``core.uncontested``)."""
 
     def __post_init__(self) -> None:
         s = self.state

@@ -27,7 +27,7 @@ def plan(state: State, a: int, app: App, rows: slice) -> None:
     brackets = brackets_of(app.tuner)
     phases = max(sum(len(bracket.rungs) for bracket in brackets), 1)
     _grow(state, a + 1, phases)
-    work = state.work_left(np.arange(rows.start, rows.stop))
+    work = state.work_left(rows)
     high = state.jobs.gpus_max[rows]
     if not brackets:
         needs.fill(state, a)
@@ -75,10 +75,11 @@ def phase_column(app: App, bracket: int, rung: int) -> int:
 
 
 def _one_phase(state: State, a: int, cost: Float) -> None:
-    at = state.app_jobs(a)
-    state.phase[:, a, 0] = cost.sum(), (cost * narrower(state, a, state.jobs.gpus_max[at])).max(), len(cost)
-    state.apps.budget[a] = cost.sum()
-    state.apps.longest_s[a] = float((cost / state.jobs.gpus_max[at]).max())
+    first = int(state.apps.first_job[a])
+    high, whole = state.jobs.gpus_max[first : first + len(cost)], cost.sum()
+    state.phase[:, a, 0] = whole, (cost * narrower(state, a, high)).max(), len(cost)
+    state.apps.budget[a] = whole
+    state.apps.longest_s[a] = (cost / high).max()
 
 
 def narrower(state: State, a: Int | int, gpus_max: Float | Int) -> Float:

@@ -48,6 +48,7 @@ class Intent(NamedTuple):
     declined : ids of apps to which nothing that is left over is given.
     next_look : when to decide again even if no lease ends by then; None: no need.
     if_none_placed : ``next_look`` counts only if no gang is placed.
+    renewed : until when each gang whose lease ends keeps its GPUs, where there are no other ``gangs`` ; None: as ``gangs`` say.
     """
 
     gangs: list[WantedGang]
@@ -58,6 +59,7 @@ class Intent(NamedTuple):
     next_look: Seconds | None = None
     if_none_placed: bool = False
     step: Seconds = 0.0
+    renewed: Seconds | None = None
 
 
 class Placed(NamedTuple):

@@ -105,7 +105,7 @@ def needs(state: State, a: int, speed: float) -> tuple[tuple[GpuSeconds, float],
 
     ``speed`` : reference GPUs that a GPU of the cluster is worth to it, > 0.
     """
-    work, most = _phases(state, np.array([a]))
+    work, most = _phases(state, slice(a, a + 1))
     return tuple((w / speed, m) for w, m in zip(work[0].tolist(), most[0].tolist()) if w > 0)
 
 
@@ -118,7 +118,7 @@ def _left(state: State, rows: Int) -> tuple[Float, Float]:
     return left / np.maximum(speed, 1e-9), np.where(speed > 0, most, 0.0)
 
 
-def _phases(state: State, rows: Int) -> tuple[Float, Float]:
+def _phases(state: State, rows: Int | slice) -> tuple[Float, Float]:
     """Reference GPU-seconds of each phase, and most GPUs that it can use, [A, P] each: see ``core.needs``.
 
     Hyperband's brackets run concurrently: their work is one phase that takes as long as the longest bracket.

@@ -20,7 +20,7 @@ from themis.core.leases import Freed
 from themis.core.packed import unpack
 from themis.core.placed_gangs import Placed
 from themis.core.state import EPS, State
-from themis.core.tables import OUTCOMES, Status
+from themis.core.tables import ENDED, OUTCOMES, RUNNING, Status
 from themis.core.validate import validate
 from themis.fairness.forecasts.rules import FORECASTER, Forecaster
 from themis.model.answers import Ask
@@ -304,7 +304,7 @@ class Scheduler(Decider):
             for j in rungs.advance(s, a):
                 self._end(j, "stopped")
         s.apps.stale[a] = 1
-        if (s.jobs.status[jobs] == Status.ENDED).all():
+        if (s.jobs.status[jobs] == ENDED).all():
             self._finish(a, "failed" if a in s.failed else "completed")
         else:
             for gpus, until, seat in freed:
@@ -352,7 +352,7 @@ class Scheduler(Decider):
     def _move(self, j: int, cause: str, change: JobChange) -> list[Freed]:
         """Change a job's status; a running job loses its lease for this cause. Returns its GPUs."""
         s = self.state
-        if s.jobs.status[j] == Status.RUNNING:
+        if s.jobs.one.status[j] == RUNNING:
             return [self.leases.revoke(j, cause, change)]
         move(s.jobs, j, change, s.now)
         return []

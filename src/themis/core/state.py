@@ -394,7 +394,7 @@ class State(Machines):
         t = self.jobs
         return int(((t.status[: t.size] != ENDED) & (self.apps.held[t.app[: t.size]] == 0)).sum())
 
-    def averages(self, rows: Int) -> tuple[Float, Float]:
+    def averages(self, rows: Int | slice) -> tuple[Float, Float]:
         """(N_avg, R_C) of these apps from their arrival to now; at elapsed 0 the values of this instant."""
         names = ("arrival", "away", "contention_0", "capacity_0", "weight")
         return self.means.of({name: getattr(self.apps, name)[rows] for name in names})
@@ -462,13 +462,13 @@ class State(Machines):
         """True if this is the attempt that runs now; late reports of earlier ones are ignored."""
         return j in self.job_gpus and bool(self.jobs.one.attempt[j] == attempt)
 
-    def work_left(self, rows: Int) -> Float:
+    def work_left(self, rows: Int | slice) -> Float:
         """Reference GPU-seconds left to each job's target."""
         t = self.jobs
         done = self.steps_now(rows)
         return not_nothing((t.regime_end[rows] - done) * t.serial[rows] + t.later[rows], done * t.serial[rows])
 
-    def steps_now(self, rows: Int) -> Float:
+    def steps_now(self, rows: Int | slice) -> Float:
         """Steps done by now, extrapolated at the current rate up to the regime's end."""
         t = self.jobs
         return np.minimum(t.done[rows] + t.rate[rows] * (self.now - t.synced[rows]), t.regime_end[rows])
@@ -488,6 +488,13 @@ class State(Machines):
         self.ends.drop(j, ends[j])
         self.ends.put(j, until)
         ends[j] = until
+
+    def renew_all(self, jobs: Sequence[int], by: Seconds, until: Seconds) -> None:
+        """``renew`` of all jobs whose leases end ``by`` then."""
+        self.ends.move(jobs, by, until)
+        ends = self.jobs.one.until
+        for j in jobs:
+            ends[j] = until
 
     def round_end(self, round_s: Seconds) -> Seconds:
         """End of the round of this instant: see ``units.round_end``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import field
 from enum import IntEnum
 from types import SimpleNamespace
@@ -139,6 +139,18 @@ class LeaseEnds:
         there.remove(j)
         if not there:
             del self.jobs[until], self.times[bisect_left(self.times, until)]
+
+    def move(self, jobs: Sequence[int], by: float, until: float) -> None:
+        """``drop`` and ``put`` of these jobs, which are all whose leases end ``by`` then."""
+        gone = bisect_right(self.times, by)
+        for time in self.times[:gone]:
+            del self.jobs[time]
+        del self.times[:gone]
+        if (there := self.jobs.get(until)) is None:
+            self.jobs[until] = set(jobs)
+            insort(self.times, until)
+        else:
+            there.update(jobs)
 
     def by(self, time: float) -> list[int]:
         """Jobs whose leases end by then, rising."""

@@ -6,6 +6,8 @@ The policy is not asked, and no snapshot is made. Its cadence says whether that 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from themis.core.offer import FreeGpus
@@ -32,6 +34,8 @@ def uncontested(s: State, pace: Cadence, offer: FreeGpus) -> Solved | None:
     if pace.renews is not Renews.ALWAYS and np.count_nonzero(s.type_gpus) > 1:
         return None
     t, rows = s.jobs, offer.present
+    if t.waiting and not pace.packs:
+        return None
     short = rows[t.gpus[rows] < t.gpus_max[rows]]
     waiting = _distinct(s, short.tolist()) if pace.packs or not len(short) else None
     if waiting is None or _stale(s, rows):
@@ -39,10 +43,26 @@ def uncontested(s: State, pace: Cadence, offer: FreeGpus) -> Solved | None:
     standing = _standing(s, pace, offer)
     if standing is None:
         return None
+    if np.count_nonzero(offer.free) <= sum(gpus for _, gpus in standing):
+        return None
+    offer.stands = True
+    new = _new(s, offer, standing, waiting) if waiting else ()
+    if new is None:
+        return None
+    step_s = s.settings.step_s or (s.settings.tick_s if pace.ticks else 0.0)
+    until = end_of_lease(s.now, s.settings.lease_s, step_s)
+    answer = Renewal(until=until, step_s=step_s, new=_grant(new, until) if new else None)
+    return Solved(answer=answer, proof=NOTHING_TO_DECIDE)
+
+
+def _new(
+    s: State, offer: FreeGpus, standing: Sequence[tuple[int, int]], waiting: Sequence[int]
+) -> Sequence[tuple[int, Counts]] | None:
+    """App and place of each job that waits, if all have room beside the gangs that stand and leave a GPU; else None."""
+    t, new = s.jobs, list[tuple[int, Counts]]()
     room = np.bincount(s.gpu_machine[offer.free], minlength=len(s.machines))
     for n, gpus in standing:
         room[n] -= gpus
-    new = list[tuple[int, Counts]]()
     for j in waiting:
         types: list[int] = np.flatnonzero(s.allowed(np.array([j]))[0]).tolist()
         found = narrowest_of_types(room, s.machine_rack, s.machine_type, t.one.gpus_min[j], types)
@@ -51,12 +71,7 @@ def uncontested(s: State, pace: Cadence, offer: FreeGpus) -> Solved | None:
         new.append((t.one.app[j], found[0]))
         for n, c in found[0]:
             room[n] -= c
-    if not room.any():
-        return None
-    step_s = s.settings.step_s or (s.settings.tick_s if pace.ticks else 0.0)
-    until = end_of_lease(s.now, s.settings.lease_s, step_s)
-    answer = Renewal(until=until, step_s=step_s, new=_grant(new, until) if new else None)
-    return Solved(answer=answer, proof=NOTHING_TO_DECIDE)
+    return new if room.any() else None
 
 
 def _distinct(s: State, jobs: list[int]) -> list[int] | None:
@@ -91,7 +106,7 @@ def _standing(s: State, pace: Cadence, offer: FreeGpus) -> list[tuple[int, int]]
     return out
 
 
-def _grant(gangs: list[tuple[int, Counts]], until: float) -> GpuGrant:
+def _grant(gangs: Sequence[tuple[int, Counts]], until: float) -> GpuGrant:
     rows = [(app, i, n, c) for i, (app, counts) in enumerate(gangs) for n, c in counts]
     app, gang, machine, gpus = np.array(rows, dtype=np.int64).T.copy()
     return GpuGrant(
