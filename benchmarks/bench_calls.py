@@ -108,7 +108,7 @@ def measure(apps: int, gpus: int, calls: int, *, alone: bool) -> None:
             churn.start()
         began_cpu, began, before = time.process_time(), time.perf_counter(), a.ask(lambda: a.state.round)
         command = [sys.executable, __file__, "--call", str(web.port), "--calls", str(calls)]
-        found = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+        found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
         cpu, wall = time.process_time() - began_cpu, time.perf_counter() - began
         decisions = a.ask(lambda: a.state.round) - before
         end.set()

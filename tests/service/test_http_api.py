@@ -244,6 +244,28 @@ def dial(server: HttpServer) -> socket.socket:
     return socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S)
 
 
+def test_a_request_with_two_lengths_is_refused_and_what_follows_it_is_no_request(wrong: HttpServer) -> None:
+    """A proxy that reads Content-Length would take the second for the body of the first (RFC 9112, 6.1)."""
+    with dial(wrong) as smuggler, smuggler.makefile("rb") as answer:
+        smuggler.sendall(
+            b"POST /v1/apps HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer t\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+            b"GET /v1/info HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer t\r\n\r\n"
+        )
+        said = answer.read()
+    assert said.startswith(b"HTTP/1.1 400 ")
+    assert b"expected one of them" in said
+    assert said.count(b"HTTP/1.1") == 1
+
+
+def test_the_sentence_of_a_header_that_cannot_be_read_does_not_quote_its_token(wrong: HttpServer) -> None:
+    with dial(wrong) as odd, odd.makefile("rb") as answer:
+        odd.sendall(b"GET /v1/info HTTP/1.1\r\nHost: localhost\r\nAuthorization : Bearer secret-token\r\n\r\n")
+        said = answer.read()
+    assert b"the request cannot be read: illegal header line." in said
+    assert b"secret-token" not in said
+
+
 def test_a_body_that_does_not_come_is_given_up(wrong: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_app, "BODY_S", 0.2)
     with dial(wrong) as slow, slow.makefile("rb") as answer:

@@ -69,7 +69,9 @@ class Connection(H11Protocol):
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.abort()
             return
-        body = json.dumps({"error": f"the request cannot be read: {str(error)[:200]}."}).encode() + b"\n"
+        # What h11 quotes may be a header with a token.
+        why = str(error).partition(": bytearray(")[0][:200]
+        body = json.dumps({"error": f"the request cannot be read: {why}."}).encode() + b"\n"
         headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body))), ("Connection", "close")]
         answer = h11.Response(status_code=status, headers=headers, reason=HTTPStatus(status).phrase)
         for event in (answer, h11.Data(data=body), h11.EndOfMessage()):

@@ -56,11 +56,11 @@ log = logging.getLogger("themis.service")
 
 
 class Refused(ThemisError):
-    """A refused request with an HTTP status."""
+    """A refused request with an HTTP status. ``close`` : nobody can say where the next request begins."""
 
-    def __init__(self, status: int, sentence: str) -> None:
+    def __init__(self, status: int, sentence: str, *, close: bool = False) -> None:
         super().__init__(sentence)
-        self.status = status
+        self.status, self.close = status, close
 
 
 Run = Callable[[Caller, Callable[[], Response]], Awaitable[Response]]
@@ -110,6 +110,10 @@ class HttpApp:
     async def _answer(self, request: Request, place: ExitStack) -> Response:
         """The page's reply; the caller's place is held for as long as ``place`` is open."""
         self._check_host(request.headers.get("host", ""))
+        if "transfer-encoding" in request.headers and "content-length" in request.headers:
+            raise Refused(
+                400, "the request has Transfer-Encoding and Content-Length, expected one of them.", close=True
+            )
         path, query = _target(request.scope)
         if self.site is not None and self.site.serves(path):
             return await self.site.answer(request, path, query, self._run)
@@ -357,6 +361,8 @@ def _refusal(request: Request, error: Exception) -> Response:
     headers = {401: {"WWW-Authenticate": "Bearer"}, 429: later, 503: later}.get(status, {})
     if isinstance(error, NotAllowed):
         headers = {"Allow": ", ".join(error.allowed)}
+    if isinstance(error, Refused) and error.close:
+        headers = {"Connection": "close"}
     return Response(as_json({"error": sentence}) + b"\n", status, headers, media_type=JSON)
 
 
