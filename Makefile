@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo simulate test test-all quick lint docs bench soak reproduce-themis reproduce-pollux reproduce-tuning reproduce-gavel reproduce-testbed reproduce-fidelity reproduce-forecast reproduce-curves \
+.PHONY: help demo simulate picture test test-all quick lint docs bench soak reproduce-themis reproduce-pollux reproduce-tuning reproduce-gavel reproduce-testbed reproduce-fidelity reproduce-forecast reproduce-curves \
 	reproduce-shockwave reproduce-fair-finish clean
 
 VENV := .venv
@@ -25,6 +25,10 @@ demo: $(VENV)/.installed ## Three users' real training on eight virtual GPUs, li
 
 simulate: $(VENV)/.installed ## Simulate a day under four policies: a table, and out/demo/report.html
 	$(BIN)/themis simulate --workload demo --cluster demo-32 --policy fair_finish,themis,drf,gandiva --out out/demo
+
+picture: simulate ## Draw the README's picture of out/demo/report.html (Chromium)
+	chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1180,1130 --screenshot=out/demo/report.png file://$(CURDIR)/out/demo/report.html
+	$(BIN)/python tests/web/photographs.py out/demo/report.png docs/img/demo.png
 
 test: TIERS := not bench and not long
 test-all: TIERS := not bench

@@ -1,6 +1,7 @@
 """Screenshots as pictures of the documentation: 192 colours, no wider than ``MOST_WIDE``.
 
 THEMIS_SHOTS=shots pytest tests/web && python tests/web/photographs.py shots docs/img users fairness
+make picture    # of one file: python tests/web/photographs.py SHOT.png TARGET.png
 """
 
 from __future__ import annotations
@@ -59,4 +60,7 @@ def main(shots: Path, folder: Path, names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
+    if len(sys.argv) == 3:
+        reduce(Path(sys.argv[1]), Path(sys.argv[2]))
+    else:
+        main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
