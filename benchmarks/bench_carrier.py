@@ -26,7 +26,7 @@ from pathlib import Path
 
 from themis.client.client import Client
 from themis.errors import ThemisError
-from themis.machines.agent.frames import CONTROL, DATA, LOG, Frames, Join, Ping, Pong, Present, Welcome, as_control
+from themis.machines.agent.frames import CONTROL, DATA, LOG, Frames, Join, Ping, Pong, Present, as_control
 from themis.machines.agent.identity import SERVER_NAME
 from themis.machines.agent.logfile import LogLines
 from themis.machines.agent.messages import PROTOCOL, Hello, Message, Renew, encode
@@ -61,14 +61,14 @@ def carry(executor: FleetExecutor) -> None:
     """The gateway's work in this process."""
     settings, fleet = executor.settings, executor.fleet
     gateway = Gateway(
-        socket_file(executor.root),
-        fleet.owner,
-        Members(fleet.members),
-        Authority.open(fleet.authority),
-        Welcome(options=tuple(executor.agent_options())),
-        executor.root / "nodes",
-        fleet.token_s,
-        settings.log_bytes,
+        socket=socket_file(executor.root),
+        owner=fleet.owner,
+        log_bytes=settings.log_bytes,
+        mirror=executor.root / "nodes",
+        options=tuple(executor.agent_options()),
+        members=Members(fleet.members),
+        authority=Authority.open(fleet.authority),
+        token_s=fleet.token_s,
     )
     with suppress(OSError, RuntimeError):
         asyncio.run(gateway.run(executor.door))

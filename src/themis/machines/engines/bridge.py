@@ -18,22 +18,13 @@ import socket
 import sys
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from themis.errors import InputError, ThemisError
-from themis.machines.agent.channel import short
-from themis.machines.agent.messages import (
-    PROTOCOL,
-    EndNodes,
-    Message,
-    NodeLeaves,
-    NodeLies,
-    ProtocolError,
-    decode,
-    encode,
-)
+from themis.errors import InputError
+from themis.machines.agent.messages import PROTOCOL, EndNodes, NodeLeaves, NodeLies, ProtocolError, decode, encode
 from themis.machines.agent.relay import CHUNK
+from themis.machines.agent.remote import first_of
+from themis.machines.engines.carrier import Carrier, serve
 from themis.machines.engines.from_machines import Beginning, LogCopies
 from themis.machines.engines.members import NotAllowed
 from themis.machines.engines.ray_actor import NodeActor
@@ -45,35 +36,22 @@ RETRY_S = 0.5
 NAMESPACE = "themis"
 
 
-@dataclass(slots=True)
-class Bridge:
-    """Connection between one arbiter and one Ray cluster.
+@dataclass(slots=True, kw_only=True)
+class Bridge(Carrier):
+    """Connection between one arbiter and one Ray cluster; ``root`` : folder for agents, on each node."""
 
-    Parameters
-    ----------
-    socket : where the arbiter listens. ``owner`` : its id. ``root`` : folder for agents, on each node.
-    mirror : where to copy what ranks write, so that it can be read here; None if ``root`` is a folder that all share.
-    log_bytes : bound of each rank's log. ``options`` : of the agents.
-    """
-
-    socket: Path
-    owner: str
     root: str
-    mirror: Path | None = None
-    log_bytes: int = 64 << 20
-    options: tuple[str, ...] = ()
     serving: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     """Servers by Ray's node id."""
     actors: dict[str, Any] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     leaving: set[str] = field(default_factory=set)
-    control: asyncio.StreamWriter | None = None
     ending: bool = False
     """No actor may be left at the end."""
 
     async def run(self) -> None:
         """Run until the arbiter disconnects or ends the nodes."""
-        reader, self.control = await self._dial()
+        reader = await self.attend()
         watch = asyncio.create_task(self._watch())
         try:
             while line := await reader.readline():
@@ -102,12 +80,12 @@ class Bridge:
                 self.serving.pop(id).cancel()
                 self.actors.pop(id, None)
                 if id in self.names and self.names[id] not in {self.names.get(other) for other in self.serving}:
-                    self._say(NodeLeaves(node=self.names[id], dead=True))
+                    self.report(NodeLeaves(node=self.names[id], dead=True))
             for id, deadline in draining.items():
                 if id in self.names and id not in self.leaving:
                     self.leaving.add(id)
                     within = max(deadline - time.time(), 1.0) if deadline else 0.0
-                    self._say(NodeLeaves(node=self.names[id], dead=False, within_s=within))
+                    self.report(NodeLeaves(node=self.names[id], dead=False, within_s=within))
             await asyncio.sleep(POLL_S)
 
     async def _meet(self, node: RayNode) -> None:
@@ -117,10 +95,6 @@ class Bridge:
             return
         self.names[node.id] = node.name
         self.serving[node.id] = asyncio.create_task(self._serve(node))
-
-    def _say(self, message: Message) -> None:
-        assert self.control is not None
-        self.control.write(json.dumps(encode(message)).encode() + b"\n")
 
     # ---- one node -------------------------------------------------------------------------------------------------
 
@@ -137,12 +111,12 @@ class Bridge:
                 session = await actor.open.remote(self.owner)
                 if node.id not in self.leaving:
                     # The node names its devices: checked as the arbiter will.
-                    self._say(decode(encode(node.found(tuple(facts.get("devices", ()))))))
+                    self.report(decode(encode(node.found(tuple(facts.get("devices", ()))))))
                 await self._converse(node.name, actor, session)
             except asyncio.CancelledError:
                 raise
             except (ProtocolError, NotAllowed) as error:
-                self._say(NodeLies(node=node.name, reason=str(error)))
+                self.report(NodeLies(node=node.name, reason=str(error)))
             except Exception as error:
                 # Whatever Ray says of actors that died, moved or cannot be reached: begin again.
                 first = str(error).strip().splitlines() or [type(error).__name__]
@@ -174,20 +148,13 @@ class Bridge:
         return actor
 
     async def _converse(self, name: str, actor: Any, session: int) -> None:
-        reader, writer = await self._dial()
-        jobs = [
-            asyncio.create_task(self._up(name, actor, session, writer)),
-            asyncio.create_task(self._down(actor, session, reader)),
-        ]
+        reader, writer = await self.dial()
+        work = [self._up(name, actor, session, writer), self._down(actor, session, reader)]
         if self.mirror is not None:
-            jobs.append(asyncio.create_task(self._copy_logs(name, actor)))
+            work.append(self._copy_logs(name, actor))
         try:
-            done, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
-            for job in done:
-                job.result()
+            await first_of(*work)
         finally:
-            for job in jobs:
-                job.cancel()
             writer.close()
 
     async def _up(self, name: str, actor: Any, session: int, writer: asyncio.StreamWriter) -> None:
@@ -209,10 +176,6 @@ class Bridge:
             for path, anew, data in await actor.logs.remote():
                 logs.add(path, anew, data)
             await asyncio.sleep(POLL_S)
-
-    async def _dial(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        with short(self.socket) as name:
-            return await asyncio.open_unix_connection(name, limit=CHUNK * 4)
 
     async def _end_nodes(self, watch: asyncio.Task[None]) -> None:
         """End agents first, then the actors, which returns their GPUs to Ray."""
@@ -236,25 +199,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m themis.machines.engines.bridge", description="Reach a Ray cluster's nodes."
     )
-    parser.add_argument("--connect", required=True, type=Path, help="the arbiter's socket")
     parser.add_argument("--address", default="auto", help="of the Ray cluster")
-    parser.add_argument("--owner", required=True, help="id of the arbiter")
     parser.add_argument("--root", required=True, help="folder for agents, on each node")
-    parser.add_argument("--mirror", type=Path, help="folder for copies of ranks' logs")
-    parser.add_argument("--log-bytes", type=int, required=True, help="bound of each rank's log")
-    parser.add_argument("option", nargs="*", help="for the agents")
-    given = parser.parse_args(arguments)
-    try:
+
+    async def work(given: argparse.Namespace, common: dict[str, Any]) -> None:
         _join(given.address)
-        bridge = Bridge(given.connect, given.owner, given.root, given.mirror, given.log_bytes, tuple(given.option))
-        asyncio.run(bridge.run())
-    except ThemisError as error:
-        print(f"themis: {error}", file=sys.stderr, flush=True)
-        return 2
-    except (ConnectionError, FileNotFoundError):
-        # The arbiter is gone.
-        return 0
-    return 0
+        await Bridge(**common, root=given.root).run()
+
+    return serve(arguments, parser, work)
 
 
 def _join(address: str) -> None:

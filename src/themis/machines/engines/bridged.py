@@ -25,6 +25,7 @@ from themis.machines.engines.gangs import Out, Send
 from themis.machines.engines.hosts import Host
 from themis.machines.engines.local import LocalExecutor, ignored, log
 from themis.machines.engines.program import Note, Programs
+from themis.machines.engines.renewer import socket_file
 from themis.model.cluster import Machine
 from themis.model.events import Event, Grant, MachineJoined
 
@@ -71,8 +72,13 @@ class BridgedExecutor(LocalExecutor):
         self._started_at = -RESPAWN_S
 
     def bridge_words(self) -> Sequence[str]:
-        """Module and arguments of the bridge."""
+        """Module of the bridge, and its arguments beside those of every ``Carrier``."""
         raise NotImplementedError
+
+    def _bridge_command(self) -> list[str]:
+        mirror = ["--mirror", str(self.root / "nodes")] if self.mirrored else []
+        common = ["--connect", str(socket_file(self.root)), "--log-bytes", str(self.settings.log_bytes), *mirror]
+        return [sys.executable, "-m", *self.bridge_words(), *common, "--", *self.agent_options()]
 
     def check_user(self, user: str) -> None:
         """Raise InputError for root's jobs if all machines that are connected refuse them.
@@ -175,7 +181,7 @@ class BridgedExecutor(LocalExecutor):
         self._started_at = clock()
         with open(turned(self.root / self.bridge_log), "ab") as log:
             self.bridge = subprocess.Popen(
-                [sys.executable, "-m", *self.bridge_words()],
+                self._bridge_command(),
                 stdin=subprocess.DEVNULL,
                 stderr=log,
                 start_new_session=True,

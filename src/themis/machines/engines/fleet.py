@@ -21,7 +21,6 @@ from themis.machines.engines.hosts import Host
 from themis.machines.engines.local import ignored
 from themis.machines.engines.members import LISTEN, Members
 from themis.machines.engines.program import Note, Programs
-from themis.machines.engines.renewer import socket_file
 from themis.model.events import Event, MachineJoined, MachineResized
 
 
@@ -82,8 +81,6 @@ class FleetExecutor(BridgedExecutor):
         """Same as for ``BridgedExecutor``."""
         return [
             "themis.machines.engines.gateway",
-            "--connect",
-            str(socket_file(self.root)),
             "--door",
             str(self.door),
             "--members",
@@ -92,14 +89,8 @@ class FleetExecutor(BridgedExecutor):
             str(self.fleet.authority),
             "--owner",
             self.fleet.owner,
-            "--mirror",
-            str(self.root / "nodes"),
             "--token-s",
             str(self.fleet.token_s),
-            "--log-bytes",
-            str(self.settings.log_bytes),
-            "--",
-            *self.agent_options(),
         ]
 
     def _reported(self, message: NodeFound | NodeLeaves) -> None:

@@ -18,9 +18,10 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from themis.errors import InputError, ThemisError
-from themis.machines.agent.channel import Rate, short
+from themis.machines.agent.channel import Rate
 from themis.machines.agent.frames import (
     CONTROL,
     DATA,
@@ -42,16 +43,16 @@ from themis.machines.agent.identity import SERVER_NAME
 from themis.machines.agent.messages import (
     PROTOCOL,
     EndNodes,
-    Message,
     NodeFound,
     NodeLeaves,
     NodeLies,
     NodeReleased,
     ProtocolError,
     decode,
-    encode,
 )
+from themis.machines.agent.relay import CHUNK
 from themis.machines.agent.remote import first_of
+from themis.machines.engines.carrier import Carrier, serve
 from themis.machines.engines.door import open_door
 from themis.machines.engines.from_machines import Beginning, LogCopies, checked
 from themis.machines.engines.members import LEAVING, REMOVED, Member, Members, NotAllowed
@@ -70,7 +71,6 @@ ALIVE_S = 3.0
 MOST_CALLERS = 2000
 MOST_STRANGERS = 256
 """Callers after their handshake that have not said who they are; for one more, the oldest is closed."""
-CHUNK = 1 << 18
 log = logging.getLogger("themis.gateway")
 
 
@@ -87,34 +87,21 @@ class Link:
     """It was given its next token."""
 
 
-@dataclass(slots=True)
-class Gateway:
-    """Connections between one arbiter and its machines.
+@dataclass(slots=True, kw_only=True)
+class Gateway(Carrier):
+    """Connections between one arbiter and its machines; ``token_s`` : seconds after which a machine is given its next token."""
 
-    Parameters
-    ----------
-    socket : where the arbiter listens. ``owner`` : its id. ``mirror`` : where copies of ranks' logs go, by machine.
-    token_s : seconds after which a machine is given its next token. ``welcome`` : how their agents should run.
-    log_bytes : bound of each rank's log.
-    """
-
-    socket: Path
-    owner: str
     members: Members
     authority: Authority
-    welcome: Welcome
-    mirror: Path
     token_s: float
-    log_bytes: int
     links: dict[str, Link] = field(default_factory=dict)
     callers: int = 0
     strangers: dict[asyncio.StreamWriter, None] = field(default_factory=dict)
     """Connections that have not said who they are, the oldest first."""
-    control: asyncio.StreamWriter | None = None
 
     async def run(self, door: Path) -> None:
         """Serve the connections that are handed over at ``door`` until the arbiter disconnects."""
-        reader, self.control = await self._dial()
+        reader = await self.attend()
         files = self.authority.server([SERVER_NAME], file="agents.pem")
         context = server_context(files)
         entrance = Entrance(open_door(door), context, self._protocol, handshake_s=FIRST_S)
@@ -148,7 +135,7 @@ class Gateway:
             members = {member.name: member for member in self.members.all()}
             for member in members.values():
                 if member.state == LEAVING:
-                    self._report(NodeLeaves(node=member.name, dead=False))
+                    self.report(NodeLeaves(node=member.name, dead=False))
             for name, link in list(self.links.items()):
                 if name not in members or members[name].state == REMOVED:
                     await self._end(link, f"machine {name} was removed from the service.", final=True)
@@ -173,10 +160,6 @@ class Gateway:
                 link.renewed = True
                 await link.frames.say(NextToken(token=self.members.next_token(link.member.name)))
                 log.warning("machine %s: another token", link.member.name)
-
-    def _report(self, message: Message) -> None:
-        assert self.control is not None
-        self.control.write(json.dumps(encode(message)).encode() + b"\n")
 
     # ---- callers --------------------------------------------------------------------------------------------------
 
@@ -242,9 +225,9 @@ class Gateway:
             )
         link = self.links[name] = Link(member, frames, address)
         try:
-            await frames.say(self.welcome)
+            await frames.say(Welcome(options=self.options))
             if member.state != LEAVING:
-                self._report(
+                self.report(
                     NodeFound(
                         node=member.name,
                         gpus=member.gpus if member.devices else there.gpus,
@@ -257,7 +240,7 @@ class Gateway:
                 )
             await self._converse(link)
         except (ProtocolError, NotAllowed) as error:
-            self._report(NodeLies(node=member.name, reason=str(error)))
+            self.report(NodeLies(node=member.name, reason=str(error)))
             raise
         finally:
             if self.links.get(name) is link:
@@ -297,7 +280,7 @@ class Gateway:
     # ---- one machine ----------------------------------------------------------------------------------------------
 
     async def _converse(self, link: Link) -> None:
-        reader, writer = await self._dial()
+        reader, writer = await self.dial()
         try:
             await first_of(self._up(link, writer), self._down(link, reader))
         finally:
@@ -305,6 +288,7 @@ class Gateway:
 
     async def _up(self, link: Link, writer: asyncio.StreamWriter) -> None:
         """Forward from the machine to the arbiter; the first line must be this machine's own."""
+        assert self.mirror is not None
         begin, rate = Beginning(link.member.name), Rate(time.monotonic)
         logs = LogCopies(self.mirror / link.member.name, self.log_bytes)
         while True:
@@ -329,49 +313,25 @@ class Gateway:
         while data := await reader.read(CHUNK):
             await link.frames.send(DATA, data)
 
-    async def _dial(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        with short(self.socket) as name:
-            return await asyncio.open_unix_connection(name, limit=CHUNK * 4)
-
 
 def main(arguments: list[str] | None = None) -> int:
     """Run until the arbiter disconnects; exit code 2 and a sentence where the address cannot be served."""
     parser = argparse.ArgumentParser(
         prog="python -m themis.machines.engines.gateway", description="Serve machines over TLS."
     )
-    parser.add_argument("--connect", required=True, type=Path, help="the arbiter's socket")
     parser.add_argument("--door", required=True, type=Path, help="where connections of machines are handed over")
     parser.add_argument("--members", required=True, type=Path, help="file of the machines that joined")
     parser.add_argument("--authority", required=True, type=Path, help="folder of the certificate authority")
-    parser.add_argument("--owner", required=True, help="id of the arbiter")
-    parser.add_argument("--mirror", required=True, type=Path, help="folder for copies of ranks' logs")
     parser.add_argument("--token-s", type=float, required=True, help="seconds until a machine gets its next token")
-    parser.add_argument("--log-bytes", type=int, required=True, help="bound of each rank's log")
-    parser.add_argument("option", nargs="*", help="for the agents")
-    given = parser.parse_args(arguments)
+
+    async def work(given: argparse.Namespace, common: dict[str, Any]) -> None:
+        with contextlib.closing(Members(given.members)) as members:
+            authority = Authority.open(given.authority)
+            gateway = Gateway(**common, members=members, authority=authority, token_s=given.token_s)
+            await gateway.run(given.door)
+
     logging.basicConfig(format="%(asctime)s %(message)s", stream=sys.stderr)
-    members = Members(given.members)
-    try:
-        gateway = Gateway(
-            given.connect,
-            given.owner,
-            members,
-            Authority.open(given.authority),
-            Welcome(options=tuple(given.option)),
-            given.mirror,
-            given.token_s,
-            given.log_bytes,
-        )
-        asyncio.run(gateway.run(given.door))
-    except ThemisError as error:
-        print(f"themis: {error}", file=sys.stderr, flush=True)
-        return 2
-    except (ConnectionError, FileNotFoundError):
-        # The arbiter is gone.
-        return 0
-    finally:
-        members.close()
-    return 0
+    return serve(arguments, parser, work)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from typing import Any
 from themis.machines.engines.bridged import BridgedExecutor
 from themis.machines.engines.local import ignored
 from themis.machines.engines.program import Note, Programs
-from themis.machines.engines.renewer import socket_file
 from themis.model.events import Event
 
 NODE_ROOT = "/var/tmp/themis"
@@ -57,20 +56,5 @@ class RayExecutor(BridgedExecutor):
 
     def bridge_words(self) -> Sequence[str]:
         """Same as for ``BridgedExecutor``."""
-        mirror = ["--mirror", str(self.root / "nodes")] if self.mirrored else []
-        return [
-            "themis.machines.engines.bridge",
-            "--connect",
-            str(socket_file(self.root)),
-            "--address",
-            self.ray.address,
-            "--owner",
-            self.ray.owner,
-            "--root",
-            self.ray.node_root,
-            *mirror,
-            "--log-bytes",
-            str(self.settings.log_bytes),
-            "--",
-            *self.agent_options(),
-        ]
+        module, given = "themis.machines.engines.bridge", self.ray
+        return [module, "--address", given.address, "--owner", given.owner, "--root", given.node_root]
