@@ -13,7 +13,7 @@ from themis.model.cluster import in_racks
 from themis.model.settings import Settings
 from themis.model.speed import ANY_TYPE, Curve, Profile, ProfileBook
 from themis.model.units import Float, Int
-from themis.model.workload import App, Job, Regime, Workload
+from themis.model.workload import App, Job, Regime, User, Workload
 from themis.optimize import gang_sizes
 from themis.optimize.gang_sizes import choose
 from themis.policies.api import make_policy
@@ -201,6 +201,42 @@ def test_pollux_evens_out_speedups_and_a_young_job_that_restarted_keeps_its_gpus
     sizes = run(steep, flat, policy="pollux")
     assert (sizes["steep"][0], sizes["flat"][0]) == (3, 1)
     assert run(steep, policy="pollux")["steep"] == [4]
+
+
+def first_sizes(users: dict[str, str], between: str, weights: dict[str, float]) -> dict[str, int]:
+    """First gang of each app, of this user, on 16 GPUs, where each is twice as fast on twice as many."""
+    sizes = (1, 2, 4, 8, 16)
+    profile = Profile(
+        name="m",
+        curves={(ANY_TYPE, 0): Curve(gpus=sizes, rate=tuple(map(float, sizes)))},
+        slowdown=(1.0,) * 4,
+        checkpoint_s=0.0,
+    )
+    job = Job(name="j", model="m", regimes=(Regime(steps=1e4),), gpus_min=1, gpus_max=16)
+    apps = tuple(App(name=name, user=user, arrival=0.0, jobs=(job,)) for name, user in users.items())
+    out: dict[str, int] = {}
+
+    def sink(time: float, record: object) -> None:
+        if type(record).__name__ == "Grant":
+            out.setdefault(apps[record.app].name, len(record.gpus))  # type: ignore[attr-defined]
+
+    members = tuple(User(name=name, weight=weights.get(name, 1.0)) for name in dict.fromkeys(users.values()))
+    Simulation(
+        workload=Workload(name="elastic", apps=apps, users=members),
+        cluster=in_racks("four", [(4, 4, 4)]),
+        book=ProfileBook.of([profile]),
+        policy_name="elastic_finish",
+        policy=make_policy("elastic_finish:beta=0"),
+        settings=Settings(container_s=10.0, lease_s=60.0, between=between, validate=True),
+    ).run(sink)
+    return out
+
+
+def test_between_users_four_apps_of_one_get_as_much_as_the_one_of_another_and_three_times_as_much_by_weight() -> None:
+    users = {"a": "ann", "b1": "bob", "b2": "bob", "b3": "bob", "b4": "bob"}
+    assert sorted(first_sizes(users, "apps", {}).values()) == [2, 2, 4, 4, 4]
+    assert first_sizes(users, "users", {}) == {"a": 8, "b1": 2, "b2": 2, "b3": 2, "b4": 2}
+    assert first_sizes(users, "users", {"ann": 3.0}) == {"a": 12, "b1": 1, "b2": 1, "b3": 1, "b4": 1}
 
 
 def test_the_power_of_pollux_is_at_most_1() -> None:
