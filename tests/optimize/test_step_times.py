@@ -78,3 +78,30 @@ def test_parameters_that_no_gang_showed_come_from_the_prior() -> None:
     one = seen.of(np.flatnonzero(seen.gpus == 1))
     assert fit(one).network_s < 1e-6
     assert fit(one, TIMES).network_s == pytest.approx(TIMES.network_s)
+
+
+def test_what_a_further_gpu_costs_is_not_foretold_from_one_gang_size() -> None:
+    """A job that ran on 1, 2, 3, 4 and 8 GPUs, and on a bus that is slower with each GPU, may find 64 GPUs faster than 8."""
+    slow_bus = StepTimes(
+        grad_s=0.02,
+        grad_example_s=0.001,
+        network_s=0.3,
+        network_gpu_s=0.0,
+        machine_s=0.03,
+        machine_gpu_s=0.06,
+        overlap=1.5,
+    )
+    gpus, machines, local = np.array([1.0, 2, 3, 4, 8]), np.array([1.0, 1, 1, 1, 2]), np.array([128.0, 64, 48, 32, 32])
+    found = fit(
+        Iterations(
+            gpus=gpus,
+            machines=machines,
+            local=local,
+            grad_s=slow_bus.grad(local),
+            iteration_s=slow_bus.iteration(gpus, machines, local, 0.0),
+        )
+    )
+    assert found.network_gpu_s < 1e-6
+    times = Goodput(batches=Adaptive(base=128, most=4096, local=(8, 512)), times=(("*", found),))
+    rate = times.best("T4", 50_000.0, 64).rate
+    assert rate[64] > rate[8]

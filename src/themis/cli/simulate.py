@@ -253,7 +253,9 @@ def _write(good: Sequence[RunMetrics], folder: Path, *, report: bool) -> list[Pa
         "results.json": export.to_json(good),
         "results.csv": export.to_csv(good),
         "apps.csv": export.apps_to_csv(good),
+        "gangs.csv": export.gangs_to_csv(good),
     }
+    texts = {name: text for name, text in texts.items() if text}
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     reports = [write_report(folder / "report.html", good)] if report else []

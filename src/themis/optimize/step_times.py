@@ -3,7 +3,8 @@
     RMSLE(T_grad) + RMSLE(T_iter) + 1e-3 (g - 1)^2 + 1e-2 ((b_n / a_n)^2 + (b_r / a_r)^2)
 
 Bounds: 1e-8 s and above, 1 <= g <= 10. Parameters that no measurement shows are held at 1e-8 s, or come from a prior: another
-job of the model, or another model on the cluster. A network that was not seen costs at least 1.1 times the machine's own.
+job of the model, or another model on the cluster. What each further GPU costs (b) shows between two gang sizes. Between machines a
+gang costs at least 1.1 times what it costs within one (a); the artifact bounds b likewise (decision 126).
 """
 
 from __future__ import annotations
@@ -55,9 +56,9 @@ def fit(seen: Iterations, prior: StepTimes | None = None) -> StepTimes:
             True,
             len(np.unique(seen.local)) > 1,
             bool(wide.any()),
-            bool((wide & (seen.gpus > 2)).any()),
+            len(np.unique(seen.gpus[wide])) > 1,
             bool((several & ~wide).any()),
-            bool((several & ~wide & (seen.gpus > 2)).any()),
+            len(np.unique(seen.gpus[several & ~wide])) > 1,
             bool(several.any()),
         ]
     )
@@ -89,7 +90,7 @@ def fit(seen: Iterations, prior: StepTimes | None = None) -> StepTimes:
     x[free] = found.x
     p = np.exp(x)
     if prior is None:
-        p[2], p[3] = max(p[2], DEARER * p[4]), max(p[3], DEARER * p[5])
+        p[2] = max(p[2], DEARER * p[4])
     return StepTimes(
         grad_s=p[0],
         grad_example_s=p[1],

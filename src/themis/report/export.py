@@ -13,6 +13,7 @@ import orjson
 
 from themis.report.definitions import DEFINITIONS
 from themis.report.delivery import Missing
+from themis.report.gangs import Piece
 from themis.report.numbers import RHO_FORMS, RHOS, SCALARS
 from themis.report.result import RunMetrics, scalar
 from themis.report.rows import AppRow
@@ -68,6 +69,16 @@ def apps_to_csv(runs: Sequence[RunMetrics]) -> str:
         for app in run.apps
     ]
     return _csv(("policy", "seed", *names, *(f"missing_{cause}" for cause in causes)), rows)
+
+
+def gangs_to_csv(runs: Sequence[RunMetrics]) -> str:
+    """One row a piece of an elastic job's training and run; empty without such jobs."""
+    rows = [
+        [run.policy, run.seed, run.apps[run.jobs.app[piece.job]].name, run.jobs.name[piece.job], *piece]
+        for run in runs
+        for piece in run.gangs
+    ]
+    return _csv(("policy", "seed", "app", "name", *Piece._fields), rows) if rows else ""
 
 
 def _csv(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -19,6 +19,7 @@ from themis.model.units import Float
 from themis.report.columns import HOUR, MINUTE
 from themis.report.compare import ComparisonRow, caption, is_brief
 from themis.report.forecast_accuracy import forecast_accuracy
+from themis.report.gangs_over_time import over_time
 from themis.report.gantt import gantt
 from themis.report.intervals import Interval, t_interval
 from themis.report.result import RunMetrics
@@ -87,6 +88,7 @@ def draw(rows: Sequence[ComparisonRow], style: Style) -> list[Drawing]:
         *gpu_time(rows, style),
         users(first, style),
         *planned(first, style),
+        *(over_time(label, run, style) for label, run in first if run.gangs),
         *(gantt(label, run, style, of=len(first)) for label, run in first),
     ]
 

@@ -17,7 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from themis.errors import InputError, counted
-from themis.report import course, figures, gantt, look, timeline
+from themis.report import course, figures, gangs_over_time, gantt, look, timeline
 from themis.report.columns import HOUR, MINUTE, SOONER, ComparisonColumn, RowField, cells_of
 from themis.report.compare import ComparisonRow, caption, columns_for, compare, is_brief, kind_of
 from themis.report.definitions import DEFINITIONS, RHO_DEFINITIONS
@@ -115,6 +115,17 @@ def render(runs: Sequence[RunMetrics], *, title: str = "", baseline: str = "") -
         distributions=[_figure(d) for d in figures.distributions(rows, PAGE) if d.name in ("rho-reference", "jct")],
         contention=_both(partial(timeline.contention, first, PAGE)),
         usage=_both(partial(timeline.usage, first, PAGE)),
+        elastic=[
+            (
+                label,
+                gangs_over_time.said(run),
+                _both(partial(gangs_over_time.over_time, label, run, PAGE)),
+                _key(drawn.key),
+            )
+            for label, run in first
+            if run.gangs
+            for drawn in [gangs_over_time.over_time(label, run, PAGE)]
+        ],
         placement=[_figure(d) for d in figures.placement(rows, PAGE)],
         gpu_time=[_figure(d) for d in figures.gpu_time(rows, PAGE)],
         users=_both(partial(figures.users, first, PAGE)),

@@ -25,6 +25,7 @@ from themis.report.accounts.held_leases import HeldLease, LeaseFold, MachineEven
 from themis.report.definitions import DEFINITIONS
 from themis.report.delivery import Delivery, Missing, ratios
 from themis.report.export import apps_to_csv, to_csv, to_json
+from themis.report.gangs import Gangs
 from themis.report.ledger import DecisionTotals, Ledger, Levels
 from themis.report.measures import Folded
 from themis.report.numbers import measure
@@ -82,6 +83,7 @@ FOLDED = frozenset(
         "JobStarted",
         "Revoke",
         "JobReached",
+        "GoodputReported",
         "JobEnded",
         "AppFinished",
         *MEASURED,
@@ -97,7 +99,7 @@ class Fold:
         self.header: Header | None = None
         self.levels, self.ledger, self.rounds, self.plans = Levels(), Ledger(), DecisionTotals(), Plans()
         self.delivery, self.reference = Delivery(), Reference()
-        self.speeds, self.outlook = SpeedsGiven(), Outlook()
+        self.speeds, self.outlook, self.gangs = SpeedsGiven(), Outlook(), Gangs()
         self.seats_taken: list[int] = []
         """Leases on each GPU: two where jobs share it."""
         self.leases = LeaseFold(HeldLease)
@@ -122,7 +124,8 @@ class Fold:
             Grant: self._granted,
             events.JobStarted: self._started,
             events.JobStopped: self._stopped,
-            events.JobProgress: self.outlook.measured,
+            events.JobProgress: self._progress,
+            events.GoodputReported: self.gangs.report,
             events.SpeedMeasured: self.outlook.measured,
             events.MetricsReported: self.outlook.measured,
             Revoke: self._revoked,
@@ -210,6 +213,7 @@ class Fold:
         self.levels.active += 1
         self.levels.jobs += len(event.app.jobs)
         self.own_weight.append(event.app.weight)
+        self.gangs.submit(len(self.ledger.jobs), event.app)
         self.ledger.add(event.app, event.weight, time, self.levels.met)
         # Estimates depend on the cluster too.
         self.apps_given.update(encode(time, replace(event, assumed=None, alone=None)))
@@ -244,14 +248,20 @@ class Fold:
             self.seats_taken[g] += 1
             self.levels.in_use += self.seats_taken[g] == 1
 
+    def _progress(self, time: Seconds, event: events.JobProgress) -> None:
+        self.outlook.measured(time, event)
+        self.gangs.report(time, event)
+
     def _stopped(self, time: Seconds, event: events.JobStopped) -> None:
         self.leases.drained = False
+        self.gangs.report(time, event)
         self.outlook.measured(time, event)
 
     def _started(self, time: Seconds, event: events.JobStarted) -> None:
         lease = self.leases.start(time, event)
         if lease is not None:
             self.outlook.train(time, event.job)
+            self.gangs.train(time, lease)
             self.levels.starting -= lease.gpus
 
     def _revoked(self, time: Seconds, revoke: Revoke) -> None:
@@ -259,6 +269,7 @@ class Fold:
         if lease is None:
             return
         self.outlook.revoke(time, revoke.job, lease.gpus)
+        self.gangs.revoke(lease)
         if math.isnan(lease.started):
             self.levels.starting -= lease.gpus
         for g in lease.gpu_ids:
@@ -268,6 +279,7 @@ class Fold:
         self.ledger.count(lease, time)
 
     def _reached(self, time: Seconds, event: events.JobReached) -> None:
+        self.gangs.report(time, event)
         lease = self.leases.held.get(event.job)
         if lease is not None and lease.attempt == event.attempt:
             self._wanted(time, event.job, self.ledger.reach(event.job))
@@ -340,7 +352,7 @@ class Fold:
         isolated = self.reference.isolated([app.end for app in ledger.apps], start_s)
         decided = self.rounds, self.plans
         run = _result(self.header, inputs, ledger, decided, self.levels, size, self.delivery, isolated)
-        return replace(run, coverage=self.outlook.coverage())
+        return replace(run, coverage=self.outlook.coverage(), gangs=tuple(self.gangs.pieces))
 
 
 def _result(

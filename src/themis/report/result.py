@@ -8,6 +8,7 @@ from typing import Any
 
 from themis.model.events import AssumedSpeed
 from themis.model.units import GpuSeconds, Seconds
+from themis.report.gangs import Piece
 from themis.report.numbers import RHO_FORMS, Numbers
 from themis.report.outlook import Coverage
 from themis.report.plans import PlanTable
@@ -68,6 +69,8 @@ class RunMetrics(Numbers):
     """Forecasts of each job, where the policy plans; otherwise empty."""
     coverage: Coverage = field(default_factory=Coverage)
     """Coverage of 80 % intervals of apps' starts and finishes."""
+    gangs: tuple[Piece, ...] = ()
+    """What gangs of elastic jobs did, in order of their ends."""
 
     def __repr__(self) -> str:
         return (
