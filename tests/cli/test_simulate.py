@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_all_files_are_there(folder: Path) -> None:
     logs = {f"{policy}-seed{seed}.jsonl.gz" for policy in ("themis-f=0.6", "drf") for seed in (0, 1)}
     tables = {f"{name}.parquet" for name in ("results", "apps", "jobs")}
-    others = {"results.json", "results.csv", "apps.csv", "report.html"}
+    others = {"results.json", "results.csv", "apps.csv", "gangs.csv", "report.html"}
     assert {p.name for p in folder.iterdir()} == logs | tables | others
     report = (folder / "report.html").read_text(encoding="utf-8")
     assert "themis:f=0.6" in report

@@ -19,8 +19,8 @@ from themis.model.units import Seconds
 from themis.model.workload import App
 from themis.report.accounts.held_leases import HeldLease
 
-MOST = 100_000
-"""Pieces kept of a run."""
+MOST = 20_000
+"""Pieces kept of a run, the first ones; the page says so where there are more."""
 
 
 class Piece(NamedTuple):
@@ -54,11 +54,10 @@ class _Elastic:
 
 @dataclass(slots=True)
 class Gangs:
-    """The fold. ``dropped`` : pieces left out because there were too many."""
+    """The fold."""
 
     jobs: dict[int, _Elastic] = field(default_factory=dict)
     pieces: list[Piece] = field(default_factory=list)
-    dropped: int = 0
 
     def submit(self, first: int, app: App) -> None:
         """An app arrived; its first job has this number."""
@@ -103,5 +102,3 @@ class Gangs:
     def _add(self, piece: Piece) -> None:
         if len(self.pieces) < MOST:
             self.pieces.append(piece)
-        else:
-            self.dropped += 1

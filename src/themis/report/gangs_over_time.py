@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from themis.model.units import Float
-from themis.report.gangs import Piece
+from themis.report.gangs import MOST, Piece
 from themis.report.look.palette import APP_COLOURS
 from themis.report.result import RunMetrics
 from themis.report.style import WIDE, Drawing, Reading, Style, canvas, of_width, shortened, ticks, tidy
@@ -68,7 +68,8 @@ def said(run: RunMetrics) -> str:
     lost = sum(piece.start_s * piece.gpus for piece in run.gangs)
     held = float(sum(run.jobs.gpu_seconds[j] for j in jobs))
     seconds = sum(piece.start_s for piece in run.gangs)
+    first = f"Of the first {MOST:,} stretches of training: " if len(run.gangs) == MOST else ""
     return (
-        f"{len(jobs):,} elastic jobs held {held / 3600:,.1f} GPU hours; their gangs took {seconds:,.0f} s to start, "
+        f"{first}{len(jobs):,} elastic jobs held {held / 3600:,.1f} GPU hours; their gangs took {seconds:,.0f} s to start, "
         f"{lost / 3600:,.1f} GPU hours."
     )
