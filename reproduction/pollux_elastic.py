@@ -218,7 +218,7 @@ def simulated(data: Path, cell: Cell, policy: Policy | None = None) -> dict[str,
     }
 
 
-# ---- what the scheduler is told wrongly -----------------------------------------------------------------------------
+# ---- wrong estimates ------------------------------------------------------------------------------------------------
 
 
 def liars(cell: Cell, jobs: int) -> Bool:
@@ -422,7 +422,7 @@ def _learned(runs: Runs, numbers: tuple[int, ...], limit: int) -> str:
 
 
 def _wrong(runs: Runs, numbers: tuple[int, ...], limit: int, draws: int) -> str:
-    """Figures with what is told wrongly, mean and largest over draws, beside those with the truth."""
+    """Figures with wrong estimates, mean and largest over draws, beside those with the truth."""
     rows = []
     for n in [n for n in (6, 1) if n in numbers]:
         for wrong in WRONG:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from themis.model.events import AppSubmitted, Grant
+from themis.model.events import AppSubmitted, Grant, MetricsReported
 from themis.model.log import LogWriter, decode, encode
 from themis.model.settings import Settings
 from themis.model.units import Float, Seconds
@@ -358,3 +358,21 @@ def test_to_ask_changes_nothing_of_what_is_learned() -> None:
                 outlook.finish(30.0 * i, i - 5, "completed")
     assert asked.finishes == left_alone.finishes
     assert asked.coverage() == left_alone.coverage()
+
+
+def test_steps_that_a_program_repeats_are_trained_at_the_speed_of_all_others() -> None:
+    """A program that does not load its checkpoint: its first step beyond the saved ones comes after all that it repeats."""
+    outlook = Outlook()
+    outlook.service(1)
+    outlook.submit(0.0, AppSubmitted(app=app("a", [job(6000.0, model="own")]), weight=1.0, alone=(60.0, 60.0)))
+    grant = Grant(app=0, job=0, attempt=1, gpus=(0,), seat=0, until=60.0, locality=0, target=6000.0, score=1.0)
+    for since, begins in ((0.0, 0.0), (100.0, 1500.0)):
+        outlook.grant(since, grant)
+        outlook.train(since, 0)
+        if begins:
+            outlook.counted(since + 0.1, MetricsReported(job=0, attempt=2, steps=6.0, total=6000.0, values=()))
+        else:
+            outlook.revoke(since + 20.0, 0, 1)
+            outlook.stopped(0, 1500.0)
+    outlook.progress(120.0, 0, 1506.0)
+    assert outlook.alone(0, 120.0) == pytest.approx((6000 - 1506) / (1500 / 20.0), rel=0.01)

@@ -115,6 +115,13 @@ def test_sign_in_leads_to_now_where_a_job_starts_and_ends_without_a_reload(world
     assert seen.page.evaluate("window.same")
 
 
+def test_the_page_says_where_a_job_has_printed_nothing(world: World, seen: Seen) -> None:
+    app = world.submit("prints-nothing", "true")
+    seen.enter(world.token)
+    seen.go(f"/console/apps/{app}")
+    seen.page.wait_for_selector("#log >> text=It has printed nothing.")
+
+
 def test_an_app_is_held_resumed_and_cancelled_on_its_page(world: World, seen: Seen) -> None:
     app = world.submit("to-be-cancelled", "sh", "-c", "echo it began; sleep 300")
     seen.enter(world.token)

@@ -24,7 +24,7 @@ from themis.model.workload import App, Job, brackets_of
 
 
 def add_app(state: State, app: App, weight: float, *, unknown: bool = False) -> int:
-    """Append an app and its jobs, all waiting; returns its id. ``unknown`` : nobody said how much work it has."""
+    """Append an app and its jobs, all waiting; returns its id. ``unknown`` : its work was not given."""
     if not state.app_specs:
         state.origin = state.now
     reference.advance(state)

@@ -259,7 +259,7 @@ class Apps(Table):
     held: Int
     """1 while its user holds it; its integrals then stand at the hold's beginning."""
     unknown: Int
-    """1 if nobody said how much work it has."""
+    """1 if its work was not given."""
 
 
 class Jobs(Table):

@@ -35,7 +35,7 @@ QUARTER = 0.25
 YOUNG = 5.0
 """Starts; a gang that has run for less is not stopped for an app that can wait."""
 FIRST, GROWS = 3.0, 4.0
-"""Leases of the first part of work that nobody said, and how many times as much GPU time ends the next part."""
+"""Leases of the first part of unknown work, and how many times as much GPU time ends the next part."""
 PLANNED = 5.0
 """Steps that a decision takes a gang to stay for where leases end at each step: moves and starts are paid over them."""
 
@@ -112,7 +112,7 @@ def as_it_turned_out(s: Snapshot, left: Float, due: Float, alone: Float) -> tupl
 
 
 def in_parts(s: Snapshot, left: Float, due: Float, alone: Float) -> tuple[Float, Float, Float]:
-    """The same three columns; of an app whose work nobody said, for the next part of it alone.
+    """The same three columns; of an app of unknown work, for the next part of it alone.
 
     Parts end at ``FIRST`` leases of all GPUs that the app can use, and at ``GROWS`` times as much GPU time each. A part is due when
     the app would have had it on its share. So a short app waits for no believed length, and one that runs on does not hold

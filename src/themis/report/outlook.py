@@ -269,6 +269,9 @@ class Outlook:
         if app is not None and app.unknown:
             app.counted[event.job] = event.steps
             self._measured(app, now, known=app.measure(event.job, now, event.steps, event.total))
+        elif app is not None and event.steps < app.begun.get(event.job, 0.0):
+            # It did not load its checkpoint and repeats steps: they are trained at the same speed.
+            app.begun[event.job] = event.steps
 
     def stopped(self, job: int, steps: float) -> None:
         """A gang left its GPUs with these steps done."""

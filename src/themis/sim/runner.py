@@ -92,7 +92,7 @@ class Simulation:
     speeds.
     """
     unknown: bool = False
-    """True: the scheduler is told that nobody said how much work apps have; what it believes is an assumption."""
+    """True: the work of apps is unknown to the scheduler; its estimate is an assumption."""
     start_s: Sequence[Seconds] = ()
     """Actual cost of changes of GPUs, where it differs from ``settings.container_s``; seconds, 0 or more.
 

@@ -18,6 +18,7 @@ MOST_JOBS = 200
 """Rows of jobs or trials: those that run or wait first."""
 LOG_BYTES = 64 << 10
 """The end of the output that is shown."""
+NO_OUTPUT = "It has printed nothing."
 CHANGES = {"cancel": "Cancel", "hold": "Hold", "resume": "Resume"}
 DONE = {"cancel": "Cancelled.", "hold": "Held: its GPUs are released.", "resume": "Resumed."}
 _ORDER = {"running": 0, "stopping": 1, "waiting": 2, "held": 3, "paused": 4, "ended": 5}
@@ -102,7 +103,7 @@ def log(visit: Visit) -> Response:
     """The end of a rank's output."""
     job, rank = (_whole(visit.query.get(name, "0")) for name in ("job", "rank"))
     request = read(schema.LogsRequest, {"app": visit.values["app"], "job": job, "rank": rank})
-    return Response(visit.api.end_of_log(request, LOG_BYTES), media_type="text/plain")
+    return Response(visit.api.end_of_log(request, LOG_BYTES) or NO_OUTPUT, media_type="text/plain")
 
 
 def _whole(text: str) -> int:
