@@ -75,6 +75,9 @@ def test_a_trial_shows_a_loss_that_is_no_number(tmp_path: Path) -> None:
         assert math.isnan(trial.last_loss)
         assert (trial.best_loss, trial.best_steps) == (0.5, 5.0)
         assert (trial.steps, trial.total) == (6.0, 1500.0)
+        w.say(reported(7.0, loss=0.25), JobReached(job=0, attempt=1, steps=54_000.0, loss=math.inf))
+        (trial,) = api_of(w, tmp_path).Trials(schema.AppRef(app="a")).trials
+        assert (trial.last_loss, trial.best_loss) == (0.25, 0.25), "the end of a job that names no loss is not one"
 
 
 def test_work_that_nobody_named_is_unknown_however_it_is_submitted() -> None:

@@ -111,10 +111,12 @@ def _take_in(trial: schema.Trial, kind: str, record: dict[str, Any], at: Seconds
         loss = dict(record["values"]).get("loss")
     elif kind in ("LossReported", "JobReached"):
         loss = record["loss"]
+        # A job that names no loss reaches its target with infinity.
+        if kind == "JobReached" and math.isinf(number(loss)):
+            loss = None
     if loss is not None:
         loss = number(loss)
-        # A job that names no loss reaches its target with infinity.
-        trial.last_loss = None if math.isinf(loss) and trial.last_loss is None else loss
+        trial.last_loss = loss
         if math.isfinite(loss) and (trial.best_loss is None or loss < trial.best_loss):
             trial.best_loss, trial.best_steps = loss, record["steps"]
     if kind == "CurveStopped":
