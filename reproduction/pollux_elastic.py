@@ -2,6 +2,7 @@
 
     python reproduction/pollux_elastic.py POLICY... [--workloads 1,6] [--load 0.5] [--kind learned] [--wrong noise]
     python reproduction/pollux_elastic.py bound --workloads 6
+    python reproduction/pollux_elastic.py fit
 
 Jobs are ``rigid``, or take any number of GPUs by curves that are ``known`` or ``learned``. ``bound``: 20 decisions of ``pollux``,
 drawn from those on at least eight jobs, beside the best over all numbers of GPUs, whether they pack or not. A policy
@@ -33,6 +34,7 @@ from themis.model.snapshot import Snapshot
 from themis.model.units import Bool, Float, Seconds
 from themis.model.workload import Workload
 from themis.optimize.gang_sizes import choose
+from themis.optimize.step_times import Iterations, fit
 from themis.policies.api import Policy, Workbench
 from themis.policies.elastic_finish import ElasticFinish
 from themis.policies.gang_sizes import Options, rows_of
@@ -40,6 +42,7 @@ from themis.policies.pollux import Pollux
 from themis.report.metrics import Fold
 from themis.sim.plan import Plan
 from themis.traces.formats import load_workload
+from themis.traces.pollux_speeds import applications
 
 CLUSTER = "16x4"
 ROUND_S = 60.0
@@ -295,6 +298,32 @@ def bound_of(data: Path, number: int) -> list[tuple[int, float, Seconds]]:
     return out
 
 
+# ---- the fit --------------------------------------------------------------------------------------------------------
+
+
+def fit_errors(data: Path) -> list[tuple[str, int, float, float]]:
+    """Of each application: points, and mean error of an iteration's time: of a held-out third, of over 16 GPUs from up to 16."""
+    out = []
+    for name, app in sorted(applications(data / "pollux" / "pollux-osdi21.tar.gz").items()):
+        rows = [
+            (sum(place), len(place), local, max(step - sync, 1e-6), step)
+            for place, points in app.times.items()
+            for local, step, sync in points
+        ]
+        gpus, machines, local, grad_s, step_s = np.array(rows).T
+        all_of = Iterations(gpus=gpus, machines=machines, local=local, grad_s=grad_s, iteration_s=step_s)
+        order = np.random.default_rng(0).permutation(len(rows))
+        third, rest = np.split(order, [len(rows) // 3])
+        cases = (rest, third), (np.flatnonzero(gpus <= 16), np.flatnonzero(gpus > 16))
+        errors = []
+        for seen, other in cases:
+            found, held = fit(all_of.of(seen)), all_of.of(other)
+            told = found.iteration(held.gpus, held.machines, held.local, 0.0)
+            errors.append(float(np.abs(told / held.iteration_s - 1.0).mean()))
+        out.append((name, len(rows), *errors))
+    return out
+
+
 # ---- tables ---------------------------------------------------------------------------------------------------------
 
 
@@ -393,8 +422,7 @@ def _summary(runs: Runs, policy: str, kind: str, numbers: tuple[int, ...], limit
 
 
 def _rigid(runs: Runs, numbers: tuple[int, ...], limit: int) -> str:
-    wanted = [(policy, "rigid") for policy in RIGID] + [(POLLUX, "learned"), (OURS, "known")]
-    rows = [row for policy, kind in wanted if (row := _summary(runs, policy, kind, numbers, limit))]
+    rows = [row for policy in RIGID if (row := _summary(runs, policy, "rigid", numbers, limit))]
     head = ["policy", "jobs", *map(str, numbers), "mean JCT s", "mean makespan s", "worst", "late %"]
     return marker("pollux-rigid", f"{SCRIPT} {' '.join(RIGID)} --kind rigid") + table(head, rows)
 
@@ -482,6 +510,10 @@ def main() -> None:
     if given.policies == ["bound"]:
         for jobs, part, cpu_s in bound_of(given.data, numbers[0]):
             print(f"| {jobs} jobs | {part:.1%} | {1e3 * cpu_s:.1f} ms |")
+        return
+    if given.policies == ["fit"]:
+        for name, points, held_out, wide in fit_errors(given.data):
+            print(f"| {name} | {points} | {held_out:.1%} | {wide:.1%} |")
         return
     runs = Runs(given.data, given.store)
     print("| policy | workload | draw | " + " | ".join(HEAD) + " |")
