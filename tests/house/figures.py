@@ -72,7 +72,7 @@ def tables_of(root: Path, pages: Iterable[Path]) -> dict[str, list[Table]]:
 
 
 def wrong_sources(root: Path, name: str, text: str) -> Iterator[str]:
-    """Commands whose script or option is not there, and commits that the repository does not have."""
+    """Commands whose script or option is not there, and commits that are neither this one nor an ancestor of it."""
     for found in COMMAND.finditer(text):
         where, script = f"{name}:{_line(text, found.start())}", root / found[1]
         if not script.is_file():
@@ -82,9 +82,11 @@ def wrong_sources(root: Path, name: str, text: str) -> Iterator[str]:
         for option in re.findall(r"(?<!\S)--[a-z][a-z-]*", found[2]):
             if option != "--help" and f'"{option}"' not in source:
                 yield f"{where}: {found[1]} has no option {option}"
+    commits = _commits(root)
     for found in COMMIT.finditer(text):
-        if not _known_to_git(root, f"{found[1]}:{found[2]}" if found[2] else f"{found[1]}^{{commit}}"):
-            yield f"{name}:{_line(text, found.start())}: the repository has no {found[0]}"
+        if commits is None or (found[1] in commits and (not found[2] or _has(root, found[0]))):
+            continue
+        yield f"{name}:{_line(text, found.start())}: this commit and its ancestors have no {found[0]}"
 
 
 def value(expression: str, tables: dict[str, list[Table]]) -> float:
@@ -212,14 +214,23 @@ def _with_imports(script: Path) -> str:
 
 
 @cache
-def _known_to_git(root: Path, name: str) -> bool:
-    """True if the repository has the object, or its history is not there to look at."""
-    shallow = subprocess.run(
-        ["git", "rev-parse", "--is-shallow-repository"], cwd=root, capture_output=True, text=True, check=False
-    )
-    if shallow.returncode or shallow.stdout.strip() != "false":
-        return True
-    return not subprocess.run(["git", "cat-file", "-e", name], cwd=root, capture_output=True, check=False).returncode
+def _commits(root: Path) -> frozenset[str] | None:
+    """Names, long and short, of this commit and its ancestors; None where their history is not there to look at."""
+    if _git(root, "rev-parse", "--is-shallow-repository") != "false":
+        return None
+    names = _git(root, "rev-list", "HEAD").split()
+    return frozenset(name[:length] for name in names for length in (7, 8, 40))
+
+
+@cache
+def _has(root: Path, name: str) -> bool:
+    """True if the repository has ``COMMIT:PATH``."""
+    return _git(root, "cat-file", "-t", name) == "blob"
+
+
+def _git(root: Path, *words: str) -> str:
+    """What git prints; nothing where it fails."""
+    return subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def _line(text: str, at: int) -> int:

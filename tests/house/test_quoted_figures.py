@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 from pathlib import Path
 
 import pytest
-from figures import agree, wrong_figures
+from figures import agree, wrong_figures, wrong_sources
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = 'parser.add_argument("--seeds")\n'
@@ -75,12 +76,32 @@ def test_a_table_whose_script_or_option_is_not_there_is_found(tmp_path: Path) ->
     ]
 
 
-def test_a_commit_that_the_repository_lacks_is_found() -> None:
-    figures = importlib.import_module("figures")
-    page = "Measured at `0123abcd`, and abcdef0123456789 is no commit; `git show 0abc123:docs/page.md`."
-    history = not figures._known_to_git(ROOT, "0123abcd^{commit}")
-    wrong = list(figures.wrong_sources(ROOT, "page.md", page))
-    assert wrong == [f"page.md:1: the repository has no {x}" for x in ("0123abcd", "0abc123:docs/page.md") if history]
+def test_a_commit_that_is_no_ancestor_of_this_one_is_found_where_the_history_is_there(tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        name = ["-c", "user.name=x", "-c", "user.email=x@localhost", "-c", "commit.gpgsign=false"]
+        return subprocess.run(["git", *name, *words], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+
+    def commit(text: str) -> str:
+        (tmp_path / "page.md").write_text(text)
+        git("add", "-A")
+        git("commit", "-q", "-m", text)
+        return git("rev-parse", "HEAD").strip()
+
+    git("init", "-q", "-b", "main")
+    first = commit("first")
+    git("checkout", "-q", "-b", "aside")
+    lost = commit("aside")
+    git("checkout", "-q", "main")
+    commit("second")
+    page = (
+        f"Commits `{first}`, `git show {first}:page.md`, {first}:other.md; {lost}, 0123abcd, abcdef0123456789 is none."
+    )
+    assert list(wrong_sources(tmp_path, "page.md", page)) == [
+        f"page.md:1: this commit and its ancestors have no {x}" for x in (f"{first}:other.md", lost, "0123abcd")
+    ]
+    shallow = tmp_path / "shallow"
+    git("clone", "-q", "--depth", "1", tmp_path.as_uri(), str(shallow))
+    assert list(wrong_sources(shallow, "page.md", page)) == []
 
 
 def test_a_claim_of_a_page_of_claims_quotes_a_table(tmp_path: Path) -> None:
