@@ -1,4 +1,4 @@
-"""CPU time of ten verbs of the command line: user and system time of the process, median of several runs.
+"""CPU time of verbs of the command line: user and system time of the process, median of several runs.
 
     python benchmarks/cpu_verbs.py [RUNS] [PYTHON_OF_ANOTHER_VERSION]
 
@@ -17,6 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from themis.cli.table import VERBS as VERBS_OF_ALL
+
 VERBS = (
     "--help",
     "--version",
@@ -29,6 +31,10 @@ VERBS = (
     "nodes",
     "share",
     "why APP",
+    "logs APP",
+    "hold APP",
+    "usage",
+    "history",
 )
 
 
@@ -53,9 +59,23 @@ def main() -> None:
                     for python, times in zip(pythons, seen):
                         times.append(_cpu_ms([python, "-m", "themis.cli", *verb.split()], env, folder))
                 print(f"| `{verb}` | " + " | ".join(f"{statistics.median(t):.0f}" for t in seen) + " |", flush=True)
+            for python in pythons:
+                helps = {
+                    verb: _median([python, "-m", "themis.cli", verb, "--help"], env, folder) for verb in VERBS_OF_ALL
+                }
+                longest = max(helps, key=helps.__getitem__)
+                imported = [_median([python, "-c", code], env, folder) for code in ("import themis", "pass")]
+                print(
+                    f"\n{python}: `--help` of {len(helps)} verbs, at most {helps[longest]:.0f} ms ({longest}); ", end=""
+                )
+                print(f"`import themis` {imported[0] - imported[1]:.0f} ms beside an empty program's {imported[1]:.0f}")
         finally:
             service.terminate()
             service.wait()
+
+
+def _median(command: list[str], env: dict[str, str], folder: str) -> float:
+    return statistics.median(_cpu_ms(command, env, folder) for _ in range(3))
 
 
 def _cpu_ms(command: list[str], env: dict[str, str], folder: str) -> float:
