@@ -56,7 +56,7 @@ class World:
     Attributes
     ----------
     believed : what the scheduler believes of speeds, and so of work; never corrected. None: the truth.
-    unknown : it is told that nobody said how much work apps have.
+    unknown : the scheduler takes the work of all apps as unknown.
     judged : the apps whose figures count, by name; empty: all. The run ends when they have.
     static : [apps], seconds that Shockwave calls an app's fair time; empty where the ground does not use it.
     whole : of split apps, the app that each was a part of; an app ends with its last part.

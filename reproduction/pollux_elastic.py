@@ -7,8 +7,8 @@
 Jobs are ``rigid``, or take any number of GPUs by curves that are ``known`` or ``learned``. ``bound``: 20 decisions of ``pollux``,
 drawn from those on at least eight jobs, beside the best over all numbers of GPUs, whether they pack or not. A policy
 ``published:NAME`` is the artifact's own result of pollux, tiresias or optimus, measured against the same reference. ``--wrong``
-says what the scheduler is told wrongly, by five draws: every job's remaining time by up to half; a tenth of it by every tenth
-job, as if these were one user's; ten times their noise by the same (``--kind learned``).
+gives the scheduler wrong estimates, five draws each: every job's remaining time wrong by up to half; every tenth job's, as if these
+were one user's, a tenth of the true one; ten times the noise of the same jobs (``--kind learned``).
 Rules: 16 machines of four GPUs, decisions each minute, 30 s for a start, no interference between jobs. Runs are kept in
 out/reproduction/pollux.jsonl by a fingerprint of the code.
 """

@@ -18,7 +18,7 @@ from themis.model.units import Int, Locality
 MOST_GPUS = 100_000
 """Maximum number of GPUs of one machine: far more than any has, far fewer than fill the memory."""
 UNNAMED = "gpu"
-"""The type of GPUs whose type nobody named."""
+"""The type of GPUs whose type is not given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

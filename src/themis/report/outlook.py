@@ -7,7 +7,7 @@ work is known from, and by how far ahead it looks. So intervals under each polic
 
 An app's work is what was believed when it came (``AppSubmitted.alone``), less that of jobs that ended; of a sweep in rungs it is
 the work of its rungs. What was measured replaces what was believed: the steps that its jobs report, or the speed of its model.
-Work that nobody named has no forecast before past ones came true, or before the job reports how much it has done of how much.
+Unknown work has no forecast before past ones came true, or before the job reports how much it has done of how much.
 Until ten forecasts of a kind came true, their interval is an assumption (``ASSUMED``). Logs without work have no forecasts.
 Leaves out: apps to come; what they change is learned with other errors.
 """
