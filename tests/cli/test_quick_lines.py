@@ -59,6 +59,7 @@ LEFT = (
     "cancel",
     "queue -h",
     "audit --limit 5000",
+    "report home",
     "simulate --no-report",
     "up --gpus many",
 )

@@ -23,8 +23,10 @@ from themis.client.client import Client, user_name
 from themis.client.home import log_in, read_token
 from themis.errors import InputError, UnknownName
 from themis.machines.engines.local import LocalExecutor
+from themis.schema.messages import UserRef
 from themis.schema.routes import ANYONE, CALLS
 from themis.service.api.access import Access, Caller, Forbidden
+from themis.service.api.methods import Api
 from themis.service.api.submission import _signed, submit
 from themis.service.engine.config import Config
 from themis.service.operations.rights import let_pass
@@ -55,6 +57,24 @@ def test_jobs_that_no_agent_would_start_are_refused_when_they_are_submitted(
         if user in ("root", ""):
             w.ask(lambda a: submit(a, request("a", user=user or "ada")))
             assert w.arbiter.state.apps.size == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="jobs of a service of root alone run as their users")
+def test_a_user_whose_account_does_not_exist_is_not_added_unless_it_submits_no_jobs(tmp_path: Path) -> None:
+    with world(tmp_path, 1) as w:
+        w.executor.check_user = lambda name: LocalExecutor.check_user(SimpleNamespace(allow_root=False), name)  # type: ignore[method-assign, arg-type, assignment]
+        access = Access(tmp_path, "token", "owner")
+        api = Api(w.arbiter, tmp_path, access)
+        with pytest.raises(InputError) as refused:
+            api.AddUser(UserRef(user="nobdy"))
+        assert str(refused.value) == (
+            "user 'nobdy' does not exist on this machine. Did you mean 'nobody'? Create it, or name another. "
+            "For a token of a program that submits no jobs, add --no-jobs."
+        )
+        assert access.accounts() == {}
+        api.AddUser(UserRef(user="nobdy", no_jobs=True))
+        api.AddUser(UserRef(user="nobody"))
+        assert [*access.accounts()] == ["nobdy", "nobody"]
 
 
 # ---- tokens -------------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from test_arbiter import enter
 from test_budgets import HOUR, LEASE, run_for
 from test_fairness_over_time import api_of
 
-from themis.cli.table_columns import why_now
+from themis.cli.table_columns import delivered_now, why_now
 from themis.model.log import read_log
 from themis.report.metrics import Fold
 from themis.report.outlook import ExpectedTimes, Outlook
@@ -123,6 +124,15 @@ def counted(asked: Counter[str], name: str) -> Any:
         return method(*args)
 
     return call
+
+
+def test_an_app_that_holds_all_gpus_received_what_it_was_entitled_to_also_by_its_first_lease(tmp_path: Path) -> None:
+    with world(tmp_path, 4, **{**LEASE, "lease_s": HOUR, "tick_s": HOUR}) as w:
+        enter(w, "only", gpus=(4, 4), steps=40000.0)
+        run_for(w, HOUR / 10)
+        story = json.loads(api_of(w, tmp_path).Why(schema.WhyRequest(app="only", quick=False)).story)
+    (line,) = delivered_now(story)
+    assert line.startswith("It received 0.4 of the 0.4 GPU hours that it was entitled to (100%)")
 
 
 def test_a_start_by_simulations_is_never_after_the_end() -> None:

@@ -146,7 +146,7 @@ def _value(text: str, kind: type, declared: Declared) -> Any:
 
 
 def _place(verb: Callable[..., None], places: list[str], kinds: dict[str, Kind], values: dict[str, Any]) -> bool:
-    """Give the arguments their names; returns whether there are as many as expected."""
+    """Give the arguments their names; returns whether there are as many as expected, and every required option."""
     defaults = verb.__defaults__ or ()
     code = verb.__code__
     required = code.co_varnames[: code.co_argcount - len(defaults)]
@@ -159,6 +159,6 @@ def _place(verb: Callable[..., None], places: list[str], kinds: dict[str, Kind],
             places = []
         elif places:
             values[name] = _value(places.pop(0), kind, declared)
-        if (name in required and name not in values) or values.get(name, "") is None:
+        if values.get(name, "") is None:
             return False
-    return not places
+    return not places and values.keys() >= set(required)

@@ -47,10 +47,13 @@ def add(
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace an existing token, which becomes invalid.")
     ] = False,
+    no_jobs: Annotated[
+        bool, typer.Option("--no-jobs", help="For a program that submits no jobs: the name may be no system user.")
+    ] = False,
     output: Output = "table",
     home: Home = None,
 ) -> None:
-    """Create a token for a user, and print it.
+    """Create a token for a user, and print it. Where jobs run as their users, the system must have the user.
 
     Example: [cyan]themis user add bob[/cyan]
     """
@@ -60,7 +63,7 @@ def add(
     with connect(home) as client:
         if not replace and client.users(name):
             raise InputError(f"{name} already has a token; --replace makes it invalid and creates a new one.")
-        made = Service(client.home).call("AddUser", user=name, admin=admin)
+        made = Service(client.home).call("AddUser", user=name, admin=admin, no_jobs=no_jobs)
         token, address = made["token"], public_address(client.home, client.address)
         pin = f" --fingerprint {client.trust.fingerprint}" if client.trust.fingerprint else ""
         shared = any(node.trust == "single" for node in client.nodes())
@@ -68,8 +71,6 @@ def add(
         dump({"user": name, "token": token, "address": address}, output)
         return
     print(token)
-    if made["warning"]:
-        say(f"Warning: {made['warning']}")
     say(f"Give this token to {name}, who logs in with: themis login {address}{pin}")
     if shared:
         from themis.service.operations.rights import WARNINGS

@@ -464,9 +464,12 @@ class Calls(Connection):
     # ---- users -------------------------------------------------------------------------------------------------------
 
     @answered
-    def add_user(self, user: str, *, admin: bool = False) -> Answer[str]:
-        """Create a token for a user; replaces an existing one. For administrators."""
-        return self._ask("AddUser", "token", user=user, admin=admin)
+    def add_user(self, user: str, *, admin: bool = False, no_jobs: bool = False) -> Answer[str]:
+        """Create a token for a user; replaces an existing one. For administrators.
+
+        ``no_jobs`` : the user submits none, and may be no system user.
+        """
+        return self._ask("AddUser", "token", user=user, admin=admin, no_jobs=no_jobs)
 
     @answered
     def remove_user(self, user: str) -> Answer[schema.User]:

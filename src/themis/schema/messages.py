@@ -725,12 +725,12 @@ class HistoryReply(Message):
 class UserRef(Request):
     user: str = ""
     admin: StrictBool = False  # may act on everybody's apps, drain machines, add users
+    no_jobs: StrictBool = False  # the user submits none, and may be no system user
 
 
 class UserToken(Message):
     user: str = ""
     token: str = ""
-    warning: str = ""  # why jobs of this user would not start now; empty if they would
 
 
 class User(Message):

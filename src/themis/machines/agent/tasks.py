@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from themis import limits
-from themis.errors import InputError
+from themis.errors import InputError, closest
 from themis.machines.agent import checkpoint_copies, keeper
 from themis.machines.agent.environment import exports, rank_env
 from themis.machines.agent.keeper import STUCK_S
@@ -406,7 +406,8 @@ def user_for(name: str, *, allow_root: bool) -> str:
         # By its number: an account of any name may be root's.
         root = not name or pwd.getpwnam(name).pw_uid == 0
     except KeyError:
-        raise InputError(f"user {name!r} does not exist on this machine; create it, or submit as another.") from None
+        close = closest(name, [entry.pw_name for entry in pwd.getpwall() if entry.pw_uid])
+        raise InputError(f"user {name!r} does not exist on this machine.{close} Create it, or name another.") from None
     if not root:
         return name
     if allow_root:

@@ -451,15 +451,12 @@ class Api:
     def AddUser(self, request: schema.UserRef) -> schema.UserToken:
         """A token for a user."""
         self._check_admin("add users")
-        warning = ""
-        if not self.arbiter.config.single_trust:
+        if not (request.no_jobs or self.arbiter.config.single_trust):
             try:
                 self.arbiter.executor.check_user(request.user)
             except InputError as error:
-                # The account may come later; until then the user's submissions are refused.
-                warning = str(error)
-        token = self.access.add(request.user, admin=request.admin)
-        return schema.UserToken(user=request.user, token=token, warning=warning)
+                raise InputError(f"{error} For a token of a program that submits no jobs, add --no-jobs.") from None
+        return schema.UserToken(user=request.user, token=self.access.add(request.user, admin=request.admin))
 
     @audited
     def RemoveUser(self, request: schema.UsersRequest) -> schema.UserReply:
