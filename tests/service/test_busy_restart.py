@@ -18,6 +18,7 @@ from daemon import daemon
 
 from processes import wait_until
 from themis.client.client import Client
+from tiers import seeds
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +39,7 @@ def busy() -> Iterator[None]:
             process.wait()
 
 
-@pytest.mark.parametrize("ends", ["killed", "told to leave its jobs"])
+@pytest.mark.parametrize("ends", [("killed", "told to leave its jobs")[i] for i in seeds(1, 2)])
 def test_a_restart_next_to_ten_busy_processes_stops_no_job(tmp_path: Path, ends: str) -> None:
     leave = ("--machines", "1x2", "--leave-jobs")
     with busy(), daemon(tmp_path / "empty", options=leave, settings=SETTINGS) as empty:
