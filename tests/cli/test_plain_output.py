@@ -229,7 +229,7 @@ def test_the_data_directory_has_two_options(tmp_path: Path, capfd: pytest.Captur
     with pytest.raises(SystemExit) as end:
         main(["queue", option, str(tmp_path / "here")])
     said = " ".join(capfd.readouterr().err.split())
-    assert (end.value.code, f"no arbiter was started with the data directory {tmp_path}/here" in said) == (2, True)
+    assert (end.value.code, f"no service was started with the data directory {tmp_path}/here" in said) == (2, True)
 
 
 def test_a_file_as_the_data_directory_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

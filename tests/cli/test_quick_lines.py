@@ -115,7 +115,7 @@ def test_every_verb_has_help_with_all_its_options(verb: str) -> None:
 @pytest.mark.parametrize("verb", ["queue", "nodes", "share"])
 def test_a_verb_alone_is_a_whole_line(themis: Command, verb: str) -> None:
     ended = themis(verb)
-    assert (ended.code, "no arbiter was started" in ended.err) == (2, True)
+    assert (ended.code, "no service was started" in ended.err) == (2, True)
 
 
 def test_the_overview_has_all_verbs_and_fits(themis: Command) -> None:

@@ -112,7 +112,7 @@ def test_an_earlier_conversation_is_over_when_another_begins_and_strangers_are_r
         relay.receive(first)
     with pytest.raises(ChannelClosed, match="no agent"):
         relay.send(first, b"")
-    with pytest.raises(ChannelClosed, match="kept by another arbiter"):
+    with pytest.raises(ChannelClosed, match="kept by another service"):
         relay.open("somebody")
 
 

@@ -401,7 +401,7 @@ def test_an_arbiter_that_is_away_is_waited_for_as_long_as_was_said_and_that_is_t
     ):
         client.info()
     assert time.monotonic() - began < 5
-    assert said == ["The arbiter at 127.0.0.1:1 does not answer. Retrying for up to 0.5 s."]
+    assert said == ["The service at 127.0.0.1:1 does not answer. Retrying for up to 0.5 s."]
     (tmp_path / "journal.db").touch()
     with (
         Client(tmp_path, address="127.0.0.1:1", token="t", patience_s=0.0) as client,

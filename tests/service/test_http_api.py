@@ -431,7 +431,7 @@ def test_a_call_that_a_busy_service_refuses_is_repeated_and_one_beyond_a_limit_i
             monkeypatch.setattr(CallLimit, "_check", check)
             assert client.info().gpus == 4
             assert (refusals, len(said)) == ([], 1)
-            assert "The arbiter refuses the call: too many calls." in said[0]
+            assert "The service refuses the call: too many calls." in said[0]
             client.submit(request("a"))
             with pytest.raises(InputError, match="the limit is 1"):
                 client.submit(request("b"))

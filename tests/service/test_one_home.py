@@ -104,9 +104,9 @@ def test_the_command_refuses_a_damaged_home_and_repairs_it_when_it_is_told_to(tm
             (number,) = db.execute("SELECT min(number) FROM records WHERE kind = 'Grant'").fetchone()
             db.execute("UPDATE records SET t = t + 0.5 WHERE number = ?", (number,))
             db.commit()
+        up = [sys.executable, "-m", "themis.cli", "up", "--home", str(tmp_path / "home")]
         refused = subprocess.run(
-            [sys.executable, "-m", "themis.cli", "up", "--home", str(tmp_path / "home"), "--gpus", "2", "--allow-root"]
-            + [word for setting in QUICK for word in ("--set", setting)],
+            [*up, *("--gpus", "2", "--port", "0", "--allow-root"), *(word for s in QUICK for word in ("--set", s))],
             capture_output=True,
             text=True,
             timeout=200,

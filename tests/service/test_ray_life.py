@@ -128,7 +128,7 @@ def test_the_next_arbiter_of_a_home_adopts_its_gangs_and_one_of_another_home_get
         root = ["--allow-root"] if os.geteuid() == 0 else []
         log = elsewhere / "run" / "bridge.log"
         with running([*command, *ray_nodes.options(nodes), *root], stderr=subprocess.DEVNULL):
-            refused = [f"{name} is kept by another arbiter" for name in ("m0", "m1")]
+            refused = [f"{name} is kept by another service" for name in ("m0", "m1")]
             wait_until(lambda: all(words in _text(log) for words in refused), "it is refused both")
         service.up()
         with service.client() as client:

@@ -253,9 +253,9 @@ def test_an_asynchronous_call_to_no_service_says_so(tmp_path: Path) -> None:
         ) as client:
             await client.info()
 
-    with pytest.raises(Unavailable, match=r"the arbiter at 127\.0\.0\.1:1 does not answer; check that"):
+    with pytest.raises(Unavailable, match=r"the service at 127\.0\.0\.1:1 does not answer; check that"):
         asyncio.run(main())
-    assert said == ["The arbiter at 127.0.0.1:1 does not answer. Retrying for up to 0.6 s."]
+    assert said == ["The service at 127.0.0.1:1 does not answer. Retrying for up to 0.6 s."]
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_without_a_service_the_screen_is_not_taken(tmp_path: Path) -> None:
     os.close(own)
     os.close(its)
     assert done.returncode == 2
-    assert "no arbiter was started" in done.stderr.replace("\n", " ")
+    assert "no service was started" in done.stderr.replace("\n", " ")
 
 
 async def _use(service: Daemon) -> None:

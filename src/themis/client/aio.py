@@ -36,7 +36,7 @@ class AsyncClient(Calls, Awaited):
 
     Raises
     ------
-    InputError : no arbiter was started, its token is missing or readable by others, or a call was wrong.
+    InputError : no service was started, its token is missing or readable by others, or a call was wrong.
     Unavailable : the arbiter does not answer.
     """
 

@@ -49,7 +49,7 @@ class Client(Calls, Waiting):
 
     Raises
     ------
-    InputError : no arbiter was started, its token is missing or readable by others, or a call was wrong.
+    InputError : no service was started, its token is missing or readable by others, or a call was wrong.
     Unavailable : the arbiter does not answer. Untrusted : its certificate is not accepted.
     """
 

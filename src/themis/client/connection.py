@@ -185,7 +185,7 @@ class Connection:
                 yield retries.failed(error, (yield partial(self._tls_cause, error)))
 
     def _foreign(self) -> ThemisError:
-        return ThemisError(f"what answers at {self.address} is not an arbiter of this version; check the address.")
+        return ThemisError(f"what answers at {self.address} is not a Themis service of this version; check the address.")
 
     def _refusal(self, reply: httpx.Response) -> ThemisError:
         """The error of a reply with another status than success."""
@@ -204,16 +204,16 @@ class Connection:
             case 429 if wait.isdecimal() and int(wait) <= CALM_S:
                 return Busy(sentence, float(wait))
             case 500:
-                return ThemisError(f"the arbiter at {self.address} failed: {sentence}")
+                return ThemisError(f"the service at {self.address} failed: {sentence}")
         return InputError(sentence)
 
     def _away(self, sentence: str = "") -> Unavailable:
         """The arbiter does not answer; ``sentence`` : its own words."""
         if STUCK in sentence:
-            return Unavailable(f"message of the arbiter at {self.address}: {sentence}")
+            return Unavailable(f"message of the service at {self.address}: {sentence}")
         own = (self.home / "journal.db").exists()
         what = f"start it with `themis up --data-dir {self.home}`" if own else "check that `themis up` runs there"
-        return Unavailable(f"the arbiter at {self.address} does not answer; {what}.")
+        return Unavailable(f"the service at {self.address} does not answer; {what}.")
 
     def _in_words(self, error: Exception, cause: ThemisError | None) -> ThemisError:
         """The error as a sentence; ``cause`` : of ``_tls_cause``."""
@@ -281,10 +281,10 @@ class Retries:
 
     def _problem(self, error: Exception) -> str:
         if isinstance(error, Busy):
-            return f"The arbiter refuses the call: {error}"
+            return f"The service refuses the call: {error}"
         reason = str(error) if isinstance(error, Unavailable) and STUCK in str(error) else ""
         where = f"at {self.connection.address}"
-        return f"M{reason[1:]}" if reason else f"The arbiter {where} does not answer."
+        return f"M{reason[1:]}" if reason else f"The service {where} does not answer."
 
 
 class Absence:

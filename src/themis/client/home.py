@@ -50,13 +50,13 @@ def joined(host: str, port: int) -> str:
 
 
 def read_endpoint(home: Path) -> Endpoint:
-    """The address of a data directory's arbiter; InputError if none was started."""
+    """The address of a data directory's service; InputError if none was started."""
     path = home / "endpoint.json"
     try:
         return Endpoint(**json.loads(path.read_text()))
     except FileNotFoundError:
         raise InputError(
-            f"no arbiter was started with the data directory {home}; run `themis up`, `themis login HOST:PORT` for a "
+            f"no service was started with the data directory {home}; run `themis up`, `themis login HOST:PORT` for a "
             f"service elsewhere, or set {DATA_DIR}."
         ) from None
     except NotADirectoryError:
@@ -64,7 +64,7 @@ def read_endpoint(home: Path) -> Endpoint:
             f"{home} is a file, expected a data directory; choose one with --data-dir, or with {DATA_DIR}."
         ) from None
     except (OSError, ValueError, TypeError) as error:
-        raise InputError(f"cannot read {path} ({error}); restart the arbiter, or log in again.") from None
+        raise InputError(f"cannot read {path} ({error}); restart the service, or log in again.") from None
 
 
 def public_address(home: Path, address: str) -> str:
@@ -106,7 +106,7 @@ def check_log_in(home: Path) -> None:
     """Refuse, with InputError, the data directory of an arbiter as the place for a login elsewhere."""
     if (home / "journal.db").exists():
         raise InputError(
-            f"{home} is the data directory of your own arbiter; choose another one with --data-dir, or with {DATA_DIR}."
+            f"{home} is the data directory of your own service; choose another one with --data-dir, or with {DATA_DIR}."
         )
 
 
@@ -179,7 +179,7 @@ def owner_of(home: Path) -> str:
             write_private(path, f"{socket.gethostname()}:{home}:{secrets.token_hex(16)}\n")
         owner = path.read_text().strip()
     except (OSError, ValueError) as error:
-        raise InputError(f"cannot read or create {path}, the id of the arbiter: {error}.") from None
+        raise InputError(f"cannot read or create {path}, the id of the service: {error}.") from None
     if not owner:
-        raise InputError(f"{path}, the id of the arbiter, is empty; remove it, and `themis up` creates a new one.")
+        raise InputError(f"{path}, the id of the service, is empty; remove it, and `themis up` creates a new one.")
     return owner

@@ -103,7 +103,7 @@ class Relay:
         Closed : the relay belongs to another arbiter, or a later relay serves this machine.
         """
         if owner != self.owner:
-            raise ChannelClosed(f"node {self.node} is kept by another arbiter ({self.owner}); end that one first")
+            raise ChannelClosed(f"node {self.node} is kept by another service ({self.owner}); end that one first")
         self._still_mine()
         with self.lock:
             self.session += 1

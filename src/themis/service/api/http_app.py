@@ -356,7 +356,7 @@ def _refusal(request: Request, error: Exception) -> Response:
     if isinstance(error, OSError) and status == 503:
         sentence = f"{error.filename or 'a file'}: {error.strerror}."
     elif not isinstance(error, ThemisError):
-        sentence = f"a bug in Themis: {type(error).__name__}; see the arbiter's log."
+        sentence = f"a bug in Themis: {type(error).__name__}; see the service's log."
     later = {"Retry-After": str(math.ceil(error.retry_s) if isinstance(error, Limit) else 1)}
     headers = {401: {"WWW-Authenticate": "Bearer"}, 429: later, 503: later}.get(status, {})
     if isinstance(error, NotAllowed):

@@ -32,7 +32,7 @@ def try_address(host: str, port: int, key: str) -> None:
     except OSError as error:
         match error.errno:
             case errno.EADDRINUSE:
-                say = f"another program listens there. Choose another {key}"
+                say = f"another program listens there. Choose another {key}, or any free one: --{key} 0"
             case errno.EACCES:
                 say = f"it needs the rights of root. Choose another {key}, above 1023"
             case errno.EADDRNOTAVAIL:

@@ -34,7 +34,7 @@ REFUSALS: Mapping[int, str] = {
     415: "The body is not of the content type that the page takes.",
     421: "The Host header names another machine.",
     429: "This user, or all users together, have too many concurrent requests, apps or submissions.",
-    500: "A bug in Themis; the arbiter's log says more.",
+    500: "A bug in Themis; the service's log says more.",
     503: "The service is stopping, its disk is full, or it serves the most requests that it can; try again.",
     507: "The store of bundles has no room, or the service's disk is full.",
 }

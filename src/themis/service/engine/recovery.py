@@ -251,6 +251,6 @@ def _machines_again(state: State, executor: LiveExecutor) -> None:
 
 def _begun_with(journal: Journal, name: str, then: object, now: object) -> InputError:
     return InputError(
-        f"{journal.path} was begun with {name} {then}, now it is {now}; start the arbiter as before, or with another data "
+        f"{journal.path} was begun with {name} {then}, now it is {now}; start the service as before, or with another data "
         "directory."
     )

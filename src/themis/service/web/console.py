@@ -291,7 +291,7 @@ class Console:
         status = status_of(error)
         sentence = str(error)
         if not isinstance(error, ThemisError):
-            sentence = f"a bug in Themis: {type(error).__name__}; see the arbiter's log."
+            sentence = f"a bug in Themis: {type(error).__name__}; see the service's log."
         if "x-themis" in request.headers:
             return Response(sentence, status, media_type="text/plain")
         return _html(
