@@ -185,7 +185,9 @@ class Connection:
                 yield retries.failed(error, (yield partial(self._tls_cause, error)))
 
     def _foreign(self) -> ThemisError:
-        return ThemisError(f"what answers at {self.address} is not a Themis service of this version; check the address.")
+        return ThemisError(
+            f"what answers at {self.address} is not a Themis service of this version; check the address."
+        )
 
     def _refusal(self, reply: httpx.Response) -> ThemisError:
         """The error of a reply with another status than success."""
