@@ -136,7 +136,7 @@ def test_users_have_proper_names_of_their_own(tmp_path: Path, name: str) -> None
         Access(tmp_path, "own", "owner").add(name, admin=False)
 
 
-def test_a_user_submits_under_the_own_name_and_at_most_weight_one() -> None:
+def test_a_user_submits_under_the_own_name_at_most_weight_one_and_names_no_machine() -> None:
     bob, root = Caller(user="bob", admin=False), Caller(user="root", admin=True)
     assert _signed(request(user=""), bob).user == "bob"
     assert _signed(request(user="ada"), root).user == "ada"
@@ -144,6 +144,8 @@ def test_a_user_submits_under_the_own_name_and_at_most_weight_one() -> None:
         _signed(request(user="ada"), bob)
     with pytest.raises(Forbidden, match="weight above 1, got 2"):
         _signed(request(user="", weight=2.0), bob)
+    with pytest.raises(Forbidden, match="may name a machine, got 'm000'"):
+        _signed(request(user="", machine="m000"), bob)
 
 
 # ---- a service with two users -------------------------------------------------------------------------------------------

@@ -52,3 +52,37 @@ def test_probes_find_true_speeds_by_type_and_gang_and_give_way_to_an_app_that_wa
     with pytest.raises(SystemExit):
         main(["profile", str(job), "--gpus", "one", "--name", "lab"])
     assert "--gpus is 'one', expected numbers from 1 up" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_pairs_on_one_gpu_of_a_named_machine_have_their_true_speeds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each program is slowed by its neighbour by a share of its own; measured before both train, a pair would show none."""
+    home, there = tmp_path / "home", tmp_path / "there"
+    there.mkdir()
+    program, line = Path(__file__).with_name("programs") / "neighbour.py", ["profile"]
+    alone = {"net": 40.0, "lm": 25.0}
+    beside = {"net": {"net": 0.5, "lm": 0.6}, "lm": {"net": 0.8, "lm": 0.7}}
+    for name, rate in alone.items():
+        shares = [f"{other}={share}" for other, share in beside[name].items()]
+        command = json.dumps([sys.executable, str(program), str(there), name, str(rate), *shares])
+        (tmp_path / f"{name}.yaml").write_text(f"name: {name}\ncommand: {command}\n")
+        line.append(str(tmp_path / f"{name}.yaml"))
+    with daemon(home, options=("--machines", "3x1@V100"), settings=(*QUICK, "single_trust=true")) as service:
+        client = service.client()
+        node = client.nodes()[1].name
+        line += ["--pairs", "--node", node, "--name", "lab", "--seconds", "3", "--home", str(home)]
+        main(line)
+        # The middle one of three machines of a GPU each.
+        granted = [record.record["gpus"] for record in client.events() if record.kind == "Grant"]
+        assert granted == [[1]] * 6
+        for wrong, sentence in (("n9", "n9"), (node, "has 1, expected at least 2; lower --gpus")):
+            with pytest.raises(SystemExit):
+                main(["profile", line[1], "--gpus", "2", "--node", wrong, "--name", "other", "--home", str(home)])
+            assert sentence in capsys.readouterr().err
+    for name, shares in beside.items():
+        profile = load_book("lab", home / "profiles").get(name)
+        assert profile.curves["V100", 0].rate == pytest.approx([alone[name]], rel=0.05)
+        found = {other: profile.share_beside("V100", 0, (other, 0)) for other in shares}
+        assert found == pytest.approx(shares, rel=0.05)

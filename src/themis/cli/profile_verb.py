@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from themis.cli.output import print_json, say
-from themis.errors import InputError
+from themis.errors import InputError, UnknownName
 
 
 def profile(
@@ -20,6 +20,8 @@ def profile(
     types: Annotated[
         str, typer.Option("--types", metavar="TYPE,TYPE", help="GPU types to measure. Default: all of the service.")
     ] = "",
+    node: Annotated[str, typer.Option("--node", metavar="NAME", help="Measure on this machine.")] = "",
+    pairs: Annotated[bool, typer.Option("--pairs", help="Measure any two programs on one GPU as well.")] = False,
     seconds: Annotated[float, typer.Option("--seconds", help="Time of one measurement.")] = 60.0,
     force: Annotated[bool, typer.Option("--force", help="Replace a table of this name.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the measurements as JSON.")] = False,
@@ -27,19 +29,21 @@ def profile(
         Path | None, typer.Option("--data-dir", "--home", metavar="DIR", help="The service's data directory.")
     ] = None,
 ) -> None:
-    """Measure programs alone, by gang size and GPU type, on GPUs that are idle.
+    """Measure programs alone, by gang size and GPU type, and in pairs, on GPUs that are idle.
 
     A probe never delays an app: it starts when no app waits for GPUs, and is cancelled once one does. The model of a row is the
     job file's model, or the app's name.
 
-    Example: [cyan]themis profile resnet.yaml --gpus 1,2,4 --name lab[/cyan]
+    Example: [cyan]themis profile resnet.yaml lm.yaml --gpus 1,2,4 --pairs --name lab[/cyan]
     """
     from themis.cli.profiles import keep
     from themis.cli.table_columns import service_of
-    from themis.client.probing import measure
+    from themis.client.probing import Gang, Probe, measure
     from themis.client.submit_requests import text_requests
     from themis.limits import read_text
-    from themis.traces.profiles.throughputs import Alone, Throughputs
+    from themis.schema.messages import SubmitRequest
+    from themis.traces.profiles.csv_file import COLUMNS, rows_of
+    from themis.traces.profiles.throughputs import Alone, Beside, Throughputs
 
     try:
         sizes = list(dict.fromkeys(int(part) for part in gpus.split(",")))
@@ -47,16 +51,31 @@ def profile(
         sizes = []
     if not sizes or min(sizes) < 1:
         raise InputError(f"--gpus is {gpus!r}, expected numbers from 1 up, joined by commas, as in 1,2,4.")
+    if pairs and 1 not in sizes:
+        raise InputError(f"--gpus is {gpus!r}, expected 1 among them with --pairs: shares are of the speed on one GPU.")
     if not 1 <= seconds <= 86400:
         raise InputError(f"--seconds is {seconds:g}, expected 1 to 86400.")
     together: dict[str, dict[Alone, float]] = {}
     apart: dict[str, dict[Alone, float]] = {}
+    beside: dict[str, dict[Beside, float]] = {}
+    programs: dict[tuple[str, int], SubmitRequest] = {}
     with service_of(home) as service:
         client = service.client
-        there = sorted({node.gpu_type for node in client.nodes()})
+        machines = {machine.name: machine for machine in client.nodes()}
+        if node and node not in machines:
+            raise UnknownName("machine", node, list(machines))
+        there = sorted({machine.gpu_type for machine in machines.values() if node in ("", machine.name)})
         kinds = [part.strip() for part in types.split(",")] if types else there
         if unknown := [kind for kind in kinds if kind not in there]:
-            raise InputError(f"--types has {unknown[0]!r}, which no machine has; the machines have {', '.join(there)}.")
+            whose = f"machine {node} has" if node else "the machines have"
+            raise InputError(f"--types has {unknown[0]!r}, {whose} {', '.join(there)}.")
+
+        def probed(key: str, request: SubmitRequest, gang: Gang, other: SubmitRequest | None = None) -> Probe:
+            found = measure(client, request, gang, seconds, say, beside=other)
+            rate = f"{found.rate:.4g} steps/s over {found.seconds:.0f} s."
+            say(f"{key} on {gang}: {f'no speed, {found.failed}' if found.failed else rate}")
+            return found
+
         for file in files:
             (request, *_), _ = text_requests(
                 read_text(file),
@@ -68,31 +87,25 @@ def profile(
             )
             job = request.jobs[0]
             own = job.model if request.profile is None and job.model not in ("", "generic") else request.name
-            for kind in kinds:
-                for size in sizes:
-                    found = measure(client, request, kind, size, seconds, say)
-                    if found.failed:
-                        say(f"{own} on {size} {kind}: no speed, {found.failed}")
-                        continue
-                    say(f"{own} on {size} {kind}: {found.rate:.4g} steps/s over {found.seconds:.0f} s.")
+            batch = job.regimes[0].batch
+            programs[own, batch] = request
+            for gang in (Gang(gpu_type=kind, gpus=size, node=node) for kind in kinds for size in sizes):
+                if not (found := probed(own, request, gang)).failed:
                     table = together if found.together else apart
-                    table.setdefault(kind, {})[own, job.regimes[0].batch, size] = found.rate
+                    table.setdefault(gang.gpu_type, {})[own, batch, gang.gpus] = found.rate
+        for (own, batch), request in programs.items() if pairs else ():
+            for (partner, size), other in programs.items():
+                for kind in kinds:
+                    # The share that it keeps is of its speed alone, and there is none where it does not run alone.
+                    if (own, batch, 1) in together.get(kind, {}):
+                        gang = Gang(gpu_type=kind, gpus=1, node=node)
+                        found = probed(f"{own} sharing a GPU with {partner}", request, gang, other)
+                        if not found.failed:
+                            beside.setdefault(kind, {})[own, batch, partner, size] = found.rate
         folder = service.home / "profiles"
     if not together:
         raise InputError("no program had a speed on one machine, so there is no table to keep.")
-    keep(name, Throughputs(together=together, apart=apart, beside={}), force=force, folder=folder)
+    rates = Throughputs(together=together, apart=apart, beside=beside)
+    keep(name, rates, force=force, folder=folder)
     if as_json:
-        rows = [
-            {
-                "model": model,
-                "batch": batch,
-                "gpu_type": kind,
-                "gpus": size,
-                "steps_per_s": rate,
-                "placement": placement,
-            }
-            for placement, tables in (("together", together), ("apart", apart))
-            for kind, table in tables.items()
-            for (model, batch, size), rate in table.items()
-        ]
-        print_json(rows)
+        print_json([dict(zip(COLUMNS, row)) for row in rows_of(rates)])

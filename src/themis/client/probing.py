@@ -1,4 +1,4 @@
-"""Speeds of a program, measured by probes: short runs of it on GPUs that are idle.
+"""Speeds of a program, alone and beside another on one GPU, measured by probes: short runs of it on GPUs that are idle.
 
 A probe gives way: it is submitted only where its GPUs are idle and no app waits for GPUs, and is cancelled at the next look once
 one does, within ``LOOK_S``; later it begins again. Its speed is that between its first and its last report.
@@ -6,6 +6,7 @@ one does, within ``LOOK_S``; later it begins again. Its speed is that between it
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from themis.errors import InputError
 from themis.model.units import Locality, Seconds
 from themis.schema import messages as schema
 from themis.schema.wire import changed
+from themis.traces.profiles.models import GENERIC
 
 LOOK_S = 0.5
 """Seconds between two looks at what waits."""
@@ -25,11 +27,35 @@ FEWEST = 3
 SILENT_S: Seconds = 120.0
 """A probe that has reported nothing after its time and this one reports no steps."""
 GRACE_S: Seconds = 2.0
+BESIDE = """\
+there=$THEMIS_RUN_DIR/reports/neighbour
+mkdir -p "$there/reports" "$there/checkpoints"
+(THEMIS_RUN_DIR=$there; THEMIS_CHECKPOINT_DIR=$there/checkpoints; {neighbour}; kill $$) &
+until [ -s "$there/reports/reports.jsonl" ]; do sleep 0.1; done
+exec "$@"
+"""
+"""A program that begins once its neighbour trains on the same GPU, and ends with it; what the neighbour reports goes nowhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gang:
+    """GPUs to measure on: so many of a type, on a machine of this name if one is given."""
+
+    gpu_type: str
+    gpus: int
+    node: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.gpus} {self.gpu_type}{f' of {self.node}' if self.node else ''}"
+
+    def of(self, client: Client) -> list[schema.Node]:
+        """The machines whose GPUs it may have."""
+        return [n for n in client.nodes() if n.gpu_type == self.gpu_type and self.node in ("", n.name)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """A gang to measure, and the speed that was found, in steps/s.
+    """The speed that was found, in steps/s.
 
     Attributes
     ----------
@@ -37,8 +63,6 @@ class Probe:
     failed : why it did not run, in words; empty if it did.
     """
 
-    gpu_type: str
-    gpus: int
     rate: float = 0.0
     together: bool = True
     seconds: Seconds = 0.0
@@ -48,66 +72,89 @@ class Probe:
 def measure(
     client: Client,
     request: schema.SubmitRequest,
-    gpu_type: str,
-    gpus: int,
+    gang: Gang,
     seconds: Seconds,
     tell: Callable[[str], object] = lambda _: None,
+    beside: schema.SubmitRequest | None = None,
 ) -> Probe:
-    """Measure a program alone on so many GPUs of a type, for so long.
+    """Measure a program on these GPUs for so long, alone or beside another one, which trains all the while on the same GPU.
 
     ``tell`` : called with a sentence when the probe waits or gives way.
 
     Raises
     ------
-    InputError : the service has not so many such GPUs, or the program reports no steps.
+    InputError : the service has not so many such GPUs, a program reports no steps, or the two run in different environments.
     """
-    there = sum(node.gpus for node in client.nodes() if node.gpu_type == gpu_type)
-    if there < gpus:
-        raise InputError(f"the service has {there} GPUs of type {gpu_type}, expected at least {gpus}; lower --gpus.")
+    there = sum(node.gpus for node in gang.of(client))
+    if there < gang.gpus:
+        of = (
+            f"machine {gang.node} has {there}" if gang.node else f"the service has {there} GPUs of type {gang.gpu_type}"
+        )
+        raise InputError(f"{of}, expected at least {gang.gpus}; lower --gpus.")
+    probe = _probe(request, gang, beside)
     while True:
-        _until_idle(client, gpu_type, gpus, tell)
+        _until_idle(client, gang, tell)
         after = client.info().records
-        made = client.submit(_probe(request, gpu_type, gpus))
+        made = client.submit(probe)
         try:
-            found = _followed(client, made.app, gpu_type, gpus, seconds, after)
+            found = _followed(client, made.app, gang, seconds, after)
         finally:
             if client.show(made.app).app.state not in OVER:
                 client.cancel(made.app)
                 client.wait(made.app, poll_s=LOOK_S)
         if found is not None:
             return found
-        tell(f"{gpus} {gpu_type}: gave way to an app that waits, and begins again when GPUs are idle.")
+        tell(f"{gang}: gave way to an app that waits, and begins again when GPUs are idle.")
 
 
-def _probe(request: schema.SubmitRequest, gpu_type: str, gpus: int) -> schema.SubmitRequest:
+def _probe(request: schema.SubmitRequest, gang: Gang, beside: schema.SubmitRequest | None) -> schema.SubmitRequest:
     job = request.jobs[0]
     program = changed(job.program, work_is_time=False, grace_s=GRACE_S)
+    if beside is not None:
+        # A model of its own would be taught, for all who have it, what it does beside another.
+        request, job = changed(request, profile=None), changed(job, model=GENERIC, step_scale=None)
+        program = changed(program, argv=_both(program, beside.jobs[0].program, request.name, beside.name))
     probe = changed(
         job,
-        gpus_min=gpus,
-        gpus_max=gpus,
-        gpu_types=[gpu_type],
+        gpus_min=gang.gpus,
+        gpus_max=gang.gpus,
+        gpu_types=[gang.gpu_type],
         program=program,
         regimes=[schema.Regime(steps=STEPS, batch=job.regimes[0].batch)],
     )
-    name = f"probe-{request.name[:40]}-{gpus}"
+    name = f"probe-{request.name[:40]}-{gang.gpus}"
     return changed(
-        request, name=name, key="", weight=WEIGHT, jobs=[probe], brackets=None, curve=None, retries=0, walltime_s=None
+        request,
+        name=name,
+        key="",
+        weight=WEIGHT,
+        jobs=[probe],
+        machine=gang.node,
+        brackets=None,
+        curve=None,
+        retries=0,
+        walltime_s=None,
     )
 
 
-def _until_idle(client: Client, gpu_type: str, gpus: int, tell: Callable[[str], object]) -> None:
+def _both(program: schema.Program, other: schema.Program, name: str, neighbour: str) -> list[str]:
+    """The command of a program that trains beside another one."""
+    for what in ("launcher", "packages", "modules", "bundle"):
+        if getattr(program, what) != getattr(other, what):
+            raise InputError(f"{name} and {neighbour} differ in {what}, expected the same for two programs on one GPU.")
+    variables = [f"{key}={value}" for key, value in other.env.items()]
+    command = f"cd {shlex.quote(other.cwd or '/')} && {shlex.join(['env', *variables, *other.argv])}"
+    return ["sh", "-c", BESIDE.format(neighbour=command), "sh", *program.argv]
+
+
+def _until_idle(client: Client, gang: Gang, tell: Callable[[str], object]) -> None:
     told = False
     while True:
-        idle = sum(
-            node.gpus - node.leased - node.withheld
-            for node in client.nodes()
-            if node.gpu_type == gpu_type and node.state == "up"
-        )
-        if idle >= gpus and not _waiting(client, -1):
+        idle = sum(node.gpus - node.leased - node.withheld for node in gang.of(client) if node.state == "up")
+        if idle >= gang.gpus and not _waiting(client, -1):
             return
         if not told:
-            tell(f"{gpus} {gpu_type}: waits until its GPUs are idle and no app waits for GPUs.")
+            tell(f"{gang}: waits until its GPUs are idle and no app waits for GPUs.")
             told = True
         time.sleep(LOOK_S)
 
@@ -117,11 +164,11 @@ def _waiting(client: Client, mine: int) -> bool:
     return any(app.id != mine and app.waits == "gpus" and not app.gpus for app in client.queue())
 
 
-def _followed(client: Client, app: int, gpu_type: str, gpus: int, seconds: Seconds, after: int) -> Probe | None:
+def _followed(client: Client, app: int, gang: Gang, seconds: Seconds, after: int) -> Probe | None:
     """Follow a probe's records after this one; None if it had to give way."""
     begun = time.monotonic()
     of_app = schema.JobOfApp(app=app)
-    found, reports = Probe(gpu_type=gpu_type, gpus=gpus), list[tuple[Seconds, float]]()
+    found, reports = Probe(), list[tuple[Seconds, float]]()
     while True:
         time.sleep(LOOK_S)
         if _waiting(client, app):
@@ -143,5 +190,5 @@ def _followed(client: Client, app: int, gpu_type: str, gpus: int, seconds: Secon
             return replace(found, failed=failed)
         if not found.rate and time.monotonic() > begun + seconds + SILENT_S:
             raise InputError(
-                f"the program reported no steps on {gpus} {gpu_type} within {seconds + SILENT_S:.0f} s; it has to use themis.train."
+                f"the program reported no steps on {gang} within {seconds + SILENT_S:.0f} s; it has to use themis.train."
             )

@@ -69,6 +69,8 @@ def _fill_app(state: State, a: int, app: App, weight: float, rows: slice) -> Non
     t.rigid[a] = bool((low == high).all() and low.min() == low.max())
     if app.at_once:
         state.at_once[a] = app.at_once
+    if app.machine:
+        state.on_machine[a] = app.machine
     t.first_job[a], t.jobs[a], t.active[a], t.config[a] = rows.start, len(app.jobs), 1, state.jobs.config[rows.start]
 
 
@@ -123,6 +125,7 @@ def finish_app(state: State, a: int, outcome: str) -> AppFinished:
         fairness_unit.left(state, a)
     _leave(state, a)
     state.at_once.pop(a, None)
+    state.on_machine.pop(a, None)
     for j in state.app_jobs(a).tolist() if state.goodput else ():
         state.goodput.pop(j, None)
     state.one_machine.difference_update(state.app_jobs(a).tolist())

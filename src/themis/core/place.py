@@ -72,6 +72,8 @@ class _Placer:
     def run(self, gangs: Sequence[WantedGang]) -> list[Placed]:
         jobs, apps = self.s.apps.one.jobs, self.s.apps.size
         self.choosing = {g.app for g in gangs if g.job == NONE and 0 <= g.app < apps and jobs[g.app] > 1}
+        if self.s.on_machine:
+            gangs = [self._on_its_own(gang) for gang in gangs]
         near = [gang for gang in gangs if gang.near]
         done = self._on_one_machine(near) if near else set[int]()
         gangs = [gang for gang in gangs if gang.job not in done] if done else gangs
@@ -84,6 +86,15 @@ class _Placer:
         if self.unplaced:
             self._reserve()
         return self.out
+
+    def _on_its_own(self, gang: WantedGang) -> WantedGang:
+        """A gang whose app runs on one named machine, as if the answer named that one; policies plan without this limit."""
+        s, j = self.s, self._job_of(gang)
+        name = s.on_machine.get(s.jobs.one.app[j]) if 0 <= j < s.jobs.size else None
+        if name is None:
+            return gang
+        (n, *_) = [n for n, machine in enumerate(s.machines) if machine.name == name]
+        return gang._replace(counts=((n, gang.gpus),), gpu_type=s.type_of[n], near=None)
 
     def _whole(self, gang: WantedGang) -> bool:
         """True if the gang is one process, which has all its GPUs on one machine."""

@@ -239,6 +239,8 @@ class App:
     deadline: Seconds | None = None
     at_once: int = 0
     """Maximum number of concurrently running jobs; 0 is no limit."""
+    machine: str = ""
+    """The machine on which all its gangs run; empty means any."""
 
     def __post_init__(self) -> None:
         if self.at_once < 0:

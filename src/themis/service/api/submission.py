@@ -82,6 +82,7 @@ def submit(arbiter: Arbiter, request: schema.SubmitRequest, caller: Caller | Non
     book = arbiter.book.with_profiles([profile] if profile else [])
     check_models(state, book, app, may_come)
     check_work(state, book, app)
+    app = _on_its_own(state, request, app)
     check_machines(arbiter, request)
     _check_bundles(arbiter, request)
     arbiter.executor.check_user("" if config.single_trust else app.user)
@@ -122,6 +123,8 @@ def _signed(request: schema.SubmitRequest, caller: Caller) -> schema.SubmitReque
             )
         if out.weight > 1:
             raise Forbidden(f"Permission denied: only administrators may set a weight above 1, got {out.weight:g}.")
+        if out.machine:
+            raise Forbidden(f"Permission denied: only administrators may name a machine, got {out.machine[:100]!r}.")
     return out
 
 
@@ -227,6 +230,23 @@ def check_machines(arbiter: Arbiter, request: schema.SubmitRequest) -> None:
                 f"job {job.name!r} asks for {job.memory / 2**30:.3g} GiB per GPU, the machines have "
                 f"{have.memory / 2**30:.3g} GiB per GPU. Lower memory, or ask for more GPUs."
             )
+
+
+def _on_its_own(state: State, request: schema.SubmitRequest, app: App) -> App:
+    """The app, kept on the machine that the submission names, and on its type of GPU."""
+    if not request.machine:
+        return app
+    there = {machine.name: machine for machine in state.machines}
+    if (machine := there.get(request.machine)) is None:
+        raise UnknownName("machine", request.machine[:100], list(there))
+    if (most := max(job.gpus_min for job in app.jobs)) > machine.gpus:
+        raise InputError(
+            f"app {app.name!r} wants {most} GPUs of machine {machine.name}, which has {machine.gpus}. Lower its gpus."
+        )
+    jobs = tuple(
+        replace(job, gpu_types=(machine.gpu_type,), gpus_max=min(job.gpus_max, machine.gpus)) for job in app.jobs
+    )
+    return replace(app, machine=machine.name, jobs=jobs)
 
 
 def _check_bundles(arbiter: Arbiter, request: schema.SubmitRequest) -> None:
