@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -356,23 +357,25 @@ def simulator(quick: bool = False) -> None:
 
     print("\n| continuous trace, policy | CPU s | published / ours | mean JCT h |\n|---|---|---|---|")
     published = _published()
-    if published is None:
-        print("| the published simulator | not run: THEMIS_PEERS names no folder with gavel/ | | |")
+    if isinstance(published, str):
+        print(f"| the published simulator | not run: {published} | | |")
     else:
         print(f"| the published simulator | {published['cpu_s']:.1f} | 1 | {published['mean_jct_h']:.2f} |", flush=True)
     for policy in SIMULATED:
         cell = Cell(policy=policy, workload=CONTINUOUS, first=300, last=600, table="simulation_throughputs")
         runs = [simulate(cell) for _ in range(1 if quick else 3)]
         seconds = median(run.cpu for run in runs)
-        ratio = f"{published['cpu_s'] / seconds:.1f}" if published else ""
+        ratio = "" if isinstance(published, str) else f"{published['cpu_s'] / seconds:.1f}"
         print(f"| `{policy}` | {seconds:.1f} | {ratio} | {runs[0].mean:.2f} |", flush=True)
 
 
-def _published() -> dict[str, float] | None:
-    """The published simulator on the same trace in a process of its own; None where it is not there."""
+def _published() -> dict[str, float] | str:
+    """The published simulator on the same trace in a process of its own; why it did not run where it cannot."""
     folder = Path(os.environ.get("THEMIS_PEERS", "")) / "gavel"
     if not os.environ.get("THEMIS_PEERS") or not folder.is_dir():
-        return None
+        return "THEMIS_PEERS names no folder with gavel/"
+    if find_spec("cvxpy") is None:
+        return "it needs cvxpy, which is not installed: pip install 'cvxpy>=1.5'"
     script, trace = Path(__file__).with_name("gavel_peer.py"), TABLE.parent / CONTINUOUS
     command = [sys.executable, script, folder, trace, "max_min_fairness_perf", "300", "600"]
     ran = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=True)

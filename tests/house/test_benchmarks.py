@@ -139,6 +139,14 @@ def test_small_and_large_auctions_run_in_their_quick_form(capsys: pytest.Capture
 def test_a_peer_that_is_not_there_is_not_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     published = importlib.import_module("bench_gavel")._published
     monkeypatch.delenv("THEMIS_PEERS", raising=False)
-    assert published() is None
+    assert published() == "THEMIS_PEERS names no folder with gavel/"
     monkeypatch.setenv("THEMIS_PEERS", str(tmp_path))
-    assert published() is None
+    assert published() == "THEMIS_PEERS names no folder with gavel/"
+
+
+def test_a_peer_without_cvxpy_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    gavel = importlib.import_module("bench_gavel")
+    (tmp_path / "gavel").mkdir()
+    monkeypatch.setenv("THEMIS_PEERS", str(tmp_path))
+    monkeypatch.setattr(gavel, "find_spec", lambda name: None)
+    assert gavel._published() == "it needs cvxpy, which is not installed: pip install 'cvxpy>=1.5'"

@@ -63,9 +63,13 @@ class Leases:
         over = {*expiring, *(j for j in wanted if j in holds)} - renewed
         for j in sorted(over):
             self.revoke(j, "moved" if j in wanted else "expired", RELEASE)
+        together = len(renewals) == 1 and renewed.issubset(expiring)
         for end_s, jobs in renewals.items():
-            for j in jobs:
-                s.renew(j, end_s)
+            if together:
+                s.renew_all(jobs, by + EPS, end_s)
+            else:
+                for j in jobs:
+                    s.renew(j, end_s)
             self.out.append(Renew(jobs=tuple(jobs), until=end_s))
         for p in fresh:
             if p.job in holds:

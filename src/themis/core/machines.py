@@ -179,13 +179,22 @@ class Machines:
             self._taken = ((self.gpu_job != NONE) | (self.gpu_occupant != NONE)).any(axis=1)
         return self._taken
 
-    def _retake(self, gpus: Sequence[int]) -> None:
-        """Recompute ``taken`` of GPUs whose seats changed."""
+    def _seat(self, seats: memoryview, gpus: Sequence[int], seat: int, job: int) -> None:
+        """Write who holds, or is on, a seat of these GPUs, and what follows for ``taken``."""
+        for g in gpus:
+            seats[g, seat] = job
         if self._taken is None:
             return
-        taken, leased, on = self._taken.data, self.leased_to, self.occupied_by
+        taken = self._taken.data
+        if job != NONE:
+            for g in gpus:
+                taken[g] = True
+            return
+        leased, on = self.leased_to, self.occupied_by
         for g in gpus:
-            taken[g] = leased[g, 0] != NONE or on[g, 0] != NONE or leased[g, 1] != NONE or on[g, 1] != NONE
+            taken[g] = (
+                on[g, seat] != NONE or leased[g, seat] != NONE or on[g, 1 - seat] != NONE or leased[g, 1 - seat] != NONE
+            )
 
     def check_fits(self, app: App, expected: Sequence[Machine] | None = ()) -> None:
         """Raise ClusterError if one of the app's jobs could never run on the machines known, nor on those that are expected.

@@ -242,6 +242,8 @@ def _best_gangs(state: State, jobs: Int) -> tuple[Float, Float]:
 
 def by_bracket(seconds: Float, bracket: Int) -> Float:
     """Seconds of each bracket one phase after the other, [A, brackets]."""
+    if bracket.shape[1] == 1 and not bracket.any():
+        return seconds
     return np.stack(
         [np.where(bracket == b, seconds, 0.0).sum(axis=1) for b in range(int(bracket.max(initial=0)) + 1)], axis=1
     )

@@ -112,7 +112,7 @@ def needs(state: State, a: int, speed: float) -> tuple[tuple[GpuSeconds, float],
 def _left(state: State, rows: Int) -> tuple[Float, Float]:
     """GPU-seconds left of each phase, and GPUs that it can use now, [A, P] each."""
     work, most = _phases(state, rows)
-    before = np.cumsum(work, axis=1) - work
+    before = np.cumsum(work, axis=1) - work if work.shape[1] > 1 else 0.0
     left: Float = np.clip(work - np.maximum(state.apps.shadow[rows][:, None] - before, 0.0), 0.0, None)
     speed = _speed(state, rows)[:, None]
     return left / np.maximum(speed, 1e-9), np.where(speed > 0, most, 0.0)

@@ -507,13 +507,11 @@ class State(Machines):
     def lease(self, j: int, gpus: tuple[int, ...], seat: int, until: Seconds, locality: int) -> None:
         """Give a waiting job the GPUs; they must be free on that seat."""
         t, apps, size, now = self.jobs.one, self.apps.one, len(gpus), self.now
-        a, leased_to = t.app[j], self.leased_to
+        a = t.app[j]
         self.sync_app(a)
         apps.leased[a] += size
         apps.stale[a] = 1
-        for g in gpus:
-            leased_to[g, seat] = j
-        self._retake(gpus)
+        self._seat(self.leased_to, gpus, seat, j)
         self.ends.put(j, until)
         self.job_gpus[j], self.job_seat[j] = gpus, seat
         move(self.jobs, j, GRANT, now)
@@ -525,7 +523,7 @@ class State(Machines):
     def release(self, j: int, change: JobChange) -> None:
         """Take a running job's lease away because of this change; its service is added up."""
         t, apps, now = self.jobs.one, self.apps.one, self.now
-        a, leased_to = t.app[j], self.leased_to
+        a = t.app[j]
         self.ends.drop(j, t.until[j])
         gpus, seat = self.job_gpus.pop(j), self.job_seat.pop(j)
         self.sync_app(a)
@@ -536,27 +534,21 @@ class State(Machines):
         held = now - t.since[j]
         t.attained[j] += held * len(gpus)
         self.received[j, t.gpu_type[j]] += held
-        for g in gpus:
-            leased_to[g, seat] = NONE
-        self._retake(gpus)
+        self._seat(self.leased_to, gpus, seat, NONE)
         move(self.jobs, j, change, now)
         t.gpus[j], t.until[j], t.since[j] = 0, _NEVER, now
 
     def occupy(self, j: int, gpus: tuple[int, ...], seat: int) -> None:
         """The job's processes are about to be on these GPUs."""
-        for g in gpus:
-            self.occupied_by[g, seat] = j
-        self._retake(gpus)
+        self._seat(self.occupied_by, gpus, seat, j)
         self.occupied[j] = (gpus, seat)
         self._new_pace(self._partner(j))
 
     def vacate(self, j: int) -> tuple[int, ...]:
         """The job's processes are gone; returns the GPUs that they were on."""
         gpus, seat = self.occupied.pop(j, ((), 0))
-        for g in gpus:
-            self.occupied_by[g, seat] = NONE
+        self._seat(self.occupied_by, gpus, seat, NONE)
         if gpus:
-            self._retake(gpus)
             self._new_pace(self.occupied_by[gpus[0], 1 - seat])
         return gpus
 

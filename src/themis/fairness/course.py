@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-from themis.model.units import Float, Seconds
+from themis.model.units import Bool, Float, Seconds
 
 Entry = tuple[float, int, int]
 """(key, app, number of the app's entry): void once the app has another number."""
@@ -52,10 +52,10 @@ class Course:
         self.work: list[list[float]] = work.tolist()
         self.cap: list[list[float]] = cap.tolist()
         self.weight: list[float] = weight.tolist()
-        self.wanted: list[list[bool]] = (work > floor).tolist()
+        wanted: Bool = work > floor
+        self.wanted: list[list[bool]] = wanted.tolist()
         apps, self.phases = work.shape
         self.finish = np.full(apps, np.inf)
-        self.phase = [-1] * apps
         self.now, self.water, self.level = 0.0, 0.0, level
         self.full, self.below = _Side(), _Side()
         self.on: list[_Side | None] = [None] * apps
@@ -67,12 +67,31 @@ class Course:
         """GPU-seconds of its present phase that the app had by then."""
         self.done = [0.0] * apps
         """GPU-seconds of its finished phases."""
-        for a in range(apps):
-            self._next_phase(a)
-        for side in (self.full, self.below):
+        self._begin(work, cap, weight, wanted)
+        self._settle()
+
+    def _begin(self, work: Float, cap: Float, weight: Float, wanted: Bool) -> None:
+        """``_next_phase`` of all apps at once, at time 0."""
+        some = wanted.any(axis=1)
+        phase = np.where(some, wanted.argmax(axis=1), self.phases)
+        self.phase: list[int] = phase.tolist()
+        self.finish[~some] = 0.0
+        apps = np.flatnonzero(some)
+        most, left = cap[apps, phase[apps]], work[apps, phase[apps]]
+        able = most > 0
+        apps, most, left = apps[able], most[able], left[able]
+        part = weight[apps]
+        full = most <= part * self.level
+        for side, rows, by, size in ((self.full, full, most, most), (self.below, ~full, part, part)):
+            ids, levels = apps[rows].tolist(), most[rows] / part[rows]
+            side.ends = [(end, a, 1) for end, a in zip((left[rows] / by[rows]).tolist(), ids)]
+            side.levels = [(at, a, 1) for at, a in zip((-levels if side is self.full else levels).tolist(), ids)]
             heapify(side.ends)
             heapify(side.levels)
-        self._settle()
+            side.count = len(ids)
+            side.total = float(np.cumsum(size[rows])[-1]) if ids else 0.0
+            for a in ids:
+                self.on[a], self.entry[a] = side, 1
 
     def go_on(self, until: Seconds) -> None:
         """Run up to this time, or until all apps that can finish have finished."""

@@ -142,11 +142,8 @@ def _covered(s: Snapshot) -> Float:
     slowest = np.where(runs, per_gpu, np.inf).min(axis=(1, 2), initial=np.inf)
     done = s.job_done * s.job_serial
     # A job that did all its believed work and runs on has a tenth of it left (``core.state.OVERRUN``): that is no belief.
-    work = (
-        (done + np.where(np.isclose(s.job_left, 0.1 * done, rtol=1e-9, atol=0.0), 0.0, s.job_left))
-        * s.speeds.slowdown[config].max(axis=1)
-        / slowest
-    )
+    none = np.abs(s.job_left - 0.1 * done) <= 1e-9 * (0.1 * done)
+    work = (done + np.where(none, 0.0, s.job_left)) * s.speeds.slowdown[config].max(axis=1) / slowest
     start = s.restart_s + s.speeds.checkpoint_s[config]
     # Nothing is known of a job that runs on no type in the cluster.
     out: Float = np.where(

@@ -79,7 +79,8 @@ class _Gang:
     loss: tuple[float, float] = (-1.0, 0.0)
     """The last target and the loss there."""
     speed: float = 0.0
-    """Steps/s of a steady gang where it is now; 0 of others."""
+    """Steps/s of a steady gang where it is now; 0 of others. ``speeds`` : wherever it was, by place and partner."""
+    speeds: dict[tuple[tuple[str, int, int], tuple[str, int] | None], float] = field(default_factory=dict)
 
 
 LOOK_S = 20.0
@@ -201,12 +202,12 @@ class SimulatedExecutor(Executor):
         gang.speed = 0.0
         if gang.steady and (target := gang.target) <= (only := gang.spec.regimes[0]).steps:
             if target > done + 1e-9:
-                gang.speed = self._rate(gang, only)
-                at += (target - done) / gang.speed
-            if gang.loss[0] != target:
-                gang.loss = target, gang.spec.loss.at(target)
-            reached = JobReached(job=job, attempt=number, steps=target, loss=gang.loss[1])
-            gang.pending.append(self.timer.schedule(at + next(self.finish_s), reached))
+                place = gang.where, gang.partner
+                if (speed := gang.speeds.get(place)) is None:
+                    speed = gang.speeds[place] = self._rate(gang, only)
+                gang.speed = speed
+                at += (target - done) / speed
+            self._reach(job, gang, at)
             return
         # Of a dynamic job whose program decides, batch sizes are news. An attempt after the first says where it begins:
         # the one before may have been stopped at the moment of a change.
