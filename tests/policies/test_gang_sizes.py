@@ -17,7 +17,7 @@ from themis.model.workload import App, Job, Regime, User, Workload
 from themis.optimize import gang_sizes
 from themis.optimize.gang_sizes import choose
 from themis.policies.api import make_policy
-from themis.policies.placement.whole_machines import pack
+from themis.policies.placement.whole_machines import Wanted, pack
 from themis.sim.runner import Simulation
 
 
@@ -87,11 +87,42 @@ def test_the_choice_with_gangs_of_three_is_the_best_that_packs_on_machines_of_fo
         threes += sizes.count(3)
         full = np.full(machines, 4)
         stands = {0: ((0, 1),), 1: ((machines - 1, 2),)}
-        wanted = [(j, size, 0) for j, size in enumerate(sizes) if size]
+        wanted = [Wanted(j, size, 0) for j, size in enumerate(sizes) if size]
         placed = pack(wanted, stands, full, np.zeros(machines, dtype=int), np.zeros(machines, dtype=int), full)
-        assert {j: sum(c for _, c in counts) for j, counts in placed.items()} == {j: g for j, g, _ in wanted}
-        assert all(len(placed[j]) == max(g // 4, 1) for j, g, _ in wanted)
+        assert {j: sum(c for _, c in counts) for j, counts in placed.items()} == {j: g for j, g, *_ in wanted}
+        assert all(len(placed[j]) == max(g // 4, 1) for j, g, *_ in wanted)
     assert threes > 10
+
+
+def test_the_choice_with_gangs_of_three_over_two_machines_is_the_best_that_packs_and_is_placed_so() -> None:
+    rng = np.random.default_rng(12)
+    gpus, split = np.array([0, 1, 2, 3, 4, 3]), np.arange(6) == 5
+    divided = 0
+    for _ in range(25):
+        value = rng.normal(size=(5, 6)) + 0.5 * np.minimum(gpus, 3)
+        value[:, 1:][rng.random((5, 5)) < 0.2] = -np.inf
+        machines = int(rng.integers(2, 4))
+        found = choose(value, gpus, np.zeros(6, dtype=int), np.array([4 * machines]), 2 * machines, split)
+        best = max(
+            float(value[np.arange(5), list(options)].sum())
+            for options in itertools.product(range(6), repeat=5)
+            if gpus[list(options)].sum() <= 4 * machines
+            and fits_machines_of_four([g for c in options for g in ((2, 1) if split[c] else (int(gpus[c]),))], machines)
+        )
+        assert found.objective == pytest.approx(best)
+        wanted = [Wanted(j, int(gpus[c]), 0, bool(split[c])) for j, c in enumerate(found.option.tolist()) if c]
+        divided += sum(w.split for w in wanted)
+        full, zero = np.full(machines, 4), np.zeros(machines, dtype=int)
+        placed = pack(wanted, {0: ((0, 1),), 1: ((machines - 1, 2),)}, full, zero, zero, full)
+        used = np.zeros(machines)
+        for w in wanted:
+            assert sum(c for _, c in placed[w.job]) == w.gpus
+            assert len(placed[w.job]) <= 1 + w.split
+            for n, c in placed[w.job]:
+                used[n] += c
+        assert (used <= 4).all()
+        assert pack(wanted, placed, full, zero, zero, full) == placed
+    assert divided > 10
 
 
 def test_prices_stay_within_their_bound_where_the_exact_program_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +148,7 @@ def test_gangs_of_powers_of_two_and_whole_machines_always_pack_and_those_that_ca
             size = int(rng.choice([0, 1, 2, 4, 8]))
             if 0 < size <= left:
                 sizes[job], left = size, left - size
-        wanted = [(job, size, 0) for job, size in sizes.items()]
+        wanted = [Wanted(job, size, 0) for job, size in sizes.items()]
         placed = pack(wanted, stands, np.full(6, 4), kind, rack, whole)
         used = np.zeros(6)
         for job, size in sizes.items():
@@ -203,7 +234,9 @@ def test_pollux_evens_out_speedups_and_a_young_job_that_restarted_keeps_its_gpus
     assert run(steep, policy="pollux")["steep"] == [4]
 
 
-def first_sizes(users: dict[str, str], between: str, weights: dict[str, float]) -> dict[str, int]:
+def first_sizes(
+    users: dict[str, str], between: str, weights: dict[str, float], policy: str = "elastic_finish:beta=0"
+) -> dict[str, int]:
     """First gang of each app, of this user, on 16 GPUs, where each is twice as fast on twice as many."""
     sizes = (1, 2, 4, 8, 16)
     profile = Profile(
@@ -225,8 +258,8 @@ def first_sizes(users: dict[str, str], between: str, weights: dict[str, float]) 
         workload=Workload(name="elastic", apps=apps, users=members),
         cluster=in_racks("four", [(4, 4, 4)]),
         book=ProfileBook.of([profile]),
-        policy_name="elastic_finish",
-        policy=make_policy("elastic_finish:beta=0"),
+        policy_name=policy.partition(":")[0],
+        policy=make_policy(policy),
         settings=Settings(container_s=10.0, lease_s=60.0, between=between, validate=True),
     ).run(sink)
     return out
@@ -237,6 +270,12 @@ def test_between_users_four_apps_of_one_get_as_much_as_the_one_of_another_and_th
     assert sorted(first_sizes(users, "apps", {}).values()) == [2, 2, 4, 4, 4]
     assert first_sizes(users, "users", {}) == {"a": 8, "b1": 2, "b2": 2, "b3": 2, "b4": 2}
     assert first_sizes(users, "users", {"ann": 3.0}) == {"a": 12, "b1": 1, "b2": 1, "b3": 1, "b4": 1}
+
+
+def test_pollux_gives_three_gpus_to_more_jobs_than_there_are_machines() -> None:
+    """Five jobs on four machines of four: of two and four GPUs, two jobs would be half as fast as the others."""
+    users = {name: name for name in "abcde"}
+    assert sorted(first_sizes(users, "apps", {}, "pollux").values()) == [3, 3, 3, 3, 4]
 
 
 def test_the_power_of_pollux_is_at_most_1() -> None:

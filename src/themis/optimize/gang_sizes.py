@@ -5,7 +5,8 @@ types a binary program in HiGHS, whose relaxation gives the bound.
 
 Gangs of three on machines of four: gangs of 1, 2, 3 and whole machines fit n machines if and only if all their GPUs are at most 4 n
 and their halves at most 2 n, where a gang of 3 takes two halves of a machine, one of 2 one, one of 1 none, a machine two. (Only
-gangs of 1 fit beside a gang of 3. Where there are enough, they fill the fourth GPU, else it idles, and the halves count it.)
+gangs of 1 fit beside a gang of 3. Where there are enough, they fill the fourth GPU, else it idles, and the halves count it.) A gang
+of 3 that is split over two machines is one of 2 and one of 1: it takes one half.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from themis.model.units import Float, Int
+from themis.model.units import Bool, Float, Int
 from themis.optimize.programs import MixedIntegerProgram, solve
 
 LARGEST = 30_000_000
@@ -33,14 +34,17 @@ class Chosen(NamedTuple):
     method: str
 
 
-def choose(value: Float, gpus: Int, kind: Int, capacity: Int, halves: int | None = None) -> Chosen:
+def choose(
+    value: Float, gpus: Int, kind: Int, capacity: Int, halves: int | None = None, split: Bool | bool = False
+) -> Chosen:
     """Choose an option for each job.
 
     Parameters
     ----------
     value : [J, C], of each option; -inf where a job cannot have it. Option 0, no GPUs, is open to all.
     gpus, kind : [C], GPUs of the option and their type. ``capacity`` : [K], GPUs of each type.
-    halves : half machines of four, where there is one type and an option has 3 GPUs.
+    halves : half machines of four, where there is one type and an option has 3 GPUs. ``split`` : [C], options on two machines
+        that would fit one; of 3 GPUs.
     """
     if not len(value):
         return Chosen(np.zeros(0, dtype=np.int64), 0.0, 0.0, "no jobs")
@@ -48,7 +52,8 @@ def choose(value: Float, gpus: Int, kind: Int, capacity: Int, halves: int | None
         return _program(value, gpus, kind, capacity)
     room = int(capacity[0])
     if halves is not None and value.size * room * halves <= LARGEST:
-        return _exact(value, np.stack([gpus, 2 * (gpus // 4) + np.array([0, 0, 1, 2])[gpus % 4]]), (room, halves))
+        taken = 2 * (gpus // 4) + np.array([0, 0, 1, 2])[gpus % 4] - split
+        return _exact(value, np.stack([gpus, taken]), (room, halves))
     if halves is not None:
         value = np.where(gpus % 4 == 3, -np.inf, value)
     if value.size * room > LARGEST:

@@ -19,17 +19,21 @@ from themis.model.snapshot import Snapshot
 from themis.model.units import Bool, Float, Int, Locality, Seconds
 from themis.optimize.gang_sizes import Chosen, choose
 from themis.policies.api import Cadence, Granularity, Workbench
-from themis.policies.placement.whole_machines import counts_of, pack
+from themis.policies.placement.packing import Counts
+from themis.policies.placement.whole_machines import Wanted, counts_of, pack
 
+HALVES = np.array([0, 0, 1, 2, 2])
+"""Half machines of four that free GPUs are, by their number on a machine."""
 LEAST = 1e-12
 """Least goodput that others are divided by."""
 
 
 class Options(NamedTuple):
-    """Gangs to choose from, [C]: GPUs and type; the first is no gang."""
+    """Gangs to choose from, [C]: GPUs, type, whether they are on two machines though one would hold them; the first is no gang."""
 
     gpus: Int
     kind: Int
+    split: Bool | bool = False
 
 
 class Rows(NamedTuple):
@@ -38,13 +42,15 @@ class Rows(NamedTuple):
     Attributes
     ----------
     job : [J], rows of the snapshot. ``seconds`` : [J, C], time left with each option, infinite where it cannot run.
-    now : [J], the option that each has until now; 0: none. ``held`` : [J], GPUs that it has until now.
+    now : [J], the option that each has until now; 0: none. ``held`` : [J], GPUs that it has until now. ``stands`` : where, by row
+        of the snapshot, of those that have some.
     """
 
     job: Int
     seconds: Float
     now: Int
     held: Int
+    stands: dict[int, Counts]
 
     @property
     def runs(self) -> Bool:
@@ -69,6 +75,8 @@ class GangSizes:
     claims: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset({"job_seconds"})
     level: ClassVar[Granularity] = Granularity.JOB
+    splits: ClassVar[bool] = False
+    """Gangs of three may also be on two machines of four, at their speed there."""
 
     @property
     def pace(self) -> Cadence:
@@ -83,26 +91,24 @@ class GangSizes:
         """The options that are worth most together."""
         value = self.value(s, options, rows)
         value[:, 1:][~np.isfinite(rows.seconds[:, 1:])] = -np.inf
-        return choose(value, options.gpus, options.kind, capacity, halves_of(s) if 3 in options.gpus else None)
+        return choose(value, options.gpus, options.kind, capacity, halves_of(s), options.split)
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
         """Choose sizes, then places."""
         s = snapshot
-        options, capacity = options_of(s), np.bincount(s.machine_type, weights=s.free, minlength=len(s.gpu_types))
+        options, capacity = (
+            options_of(s, self.splits),
+            np.bincount(s.machine_type, weights=s.free, minlength=len(s.gpu_types)),
+        )
         rows = rows_of(s, options)
         chosen = self.solve(s, options, rows, capacity.astype(np.int64))
+        split = np.broadcast_to(options.split, options.gpus.shape)
         wanted = [
-            (j, int(options.gpus[c]), int(options.kind[c]))
+            Wanted(j, int(options.gpus[c]), int(options.kind[c]), bool(split[c]))
             for j, c in zip(rows.job.tolist(), chosen.option.tolist())
             if c
         ]
-        gangs = s.gangs
-        stands = {
-            j: counts_of(gangs[i], s.gpu_machine)
-            for j, i in zip(rows.job.tolist(), s.job_id[rows.job].tolist())
-            if i in gangs
-        }
-        placed = pack(wanted, stands, s.free, s.machine_type, s.machine_rack, s.machine_gpus)
+        placed = pack(wanted, rows.stands, s.free, s.machine_type, s.machine_rack, s.machine_gpus)
         proof = Proof(objective=chosen.objective, bound=chosen.bound, method=chosen.method, offered=int(capacity.sum()))
         return Solved(answer=self._granted(s, placed), proof=proof)
 
@@ -121,38 +127,44 @@ class GangSizes:
         )
 
 
-def options_of(s: Snapshot) -> Options:
-    """Gangs that pack on the machines in service, and each job's smallest and largest."""
-    gpus, kind = [0], [0]
+def options_of(s: Snapshot, splits: bool = False) -> Options:
+    """Gangs that pack on the machines in service, and each job's smallest and largest; the last is of three GPUs that are split."""
+    gpus, kind, threes = [0], [0], halves_of(s) is not None
+    splits = splits and threes
     for k in range(len(s.gpu_types)):
         there = s.machine_gpus[s.machine_type == k]
         total, machine = int(there.sum()), int(there.max(initial=0))
         sizes = {1 << i for i in range(machine.bit_length()) if 1 << i <= machine}
         sizes |= set(range(machine, total + 1, machine)) if machine else set()
-        sizes |= {3} if halves_of(s) is not None else set()
+        sizes |= {3} if threes else set()
         sizes |= {int(g) for g in np.concatenate([s.job_gpus_min, s.job_gpus_max]) if g <= total}
-        gpus += sorted(sizes)
-        kind += [k] * len(sizes)
-    return Options(np.array(gpus, dtype=np.int64), np.array(kind, dtype=np.int64))
+        gpus += [*sorted(sizes), 3] if splits else sorted(sizes)
+        kind += [k] * (len(gpus) - len(kind))
+    split = np.arange(len(gpus)) == len(gpus) - 1 if splits else False
+    return Options(np.array(gpus, dtype=np.int64), np.array(kind, dtype=np.int64), split)
 
 
 def halves_of(s: Snapshot) -> int | None:
     """Half machines on offer, where all machines in service are of four GPUs of one type: gangs of three pack there."""
     if len(s.gpu_types) > 1 or not np.isin(s.machine_gpus, (0, 4)).all():
         return None
-    return int(((s.free + 1) // 2).sum())
+    return int(HALVES[s.free].sum())
 
 
 def rows_of(s: Snapshot, options: Options) -> Rows:
     """The jobs without a lease beyond this instant."""
     job = np.flatnonzero(s.job_held == 0)
-    gpus, kind = options
+    gpus, kind, split = options
     seconds = cast(Float, s.need("job_seconds"))[job][:, kind, np.minimum(gpus, s.speeds.scale.shape[2] - 1)]
     may = (gpus >= s.job_gpus_min[job][:, None]) & (gpus <= s.job_gpus_max[job][:, None])
     may &= s.job_allowed[job][:, kind]
     held = s.job_expiring[job]
+    gangs, ids = s.gangs, s.job_id[job].tolist()
+    stands = {j: counts_of(gangs[i], s.gpu_machine) for j, i in zip(job.tolist(), ids) if i in gangs}
+    several = np.array([len(stands.get(j, ())) > 1 for j in job.tolist()], dtype=bool)[:, None]
     same = (gpus == held[:, None]) & (kind == s.job_gpu_type[job][:, None]) & (held > 0)[:, None]
-    return Rows(job, np.where(may, seconds, np.inf), same.argmax(axis=1), held)
+    now = (same * (1 + (split == several))).argmax(axis=1)
+    return Rows(job, np.where(may, seconds, np.inf), now, held, stands)
 
 
 def alone_s(s: Snapshot, rows: Rows) -> Float:
@@ -163,13 +175,14 @@ def alone_s(s: Snapshot, rows: Rows) -> Float:
     return out
 
 
-def goodput(s: Snapshot, rows: Rows, gpus: Int, kind: Int) -> Float:
-    """[J, C], reference GPUs that each gang is worth to each job now, on as few machines as hold it; 0 on types it may not use.
+def goodput(s: Snapshot, rows: Rows, gpus: Int, kind: Int, split: Bool | bool = False) -> Float:
+    """[J, C], reference GPUs that each gang is worth to each job now; 0 on types it may not use.
 
-    ``gpus`` : [C], or [J, C]. ``kind`` : [C].
+    ``gpus`` : [C], or [J, C]. ``kind`` : [C]. ``split`` : [C], gangs on two machines though one would hold them; others are
+    on as few as hold them.
     """
     largest = np.array([s.machine_gpus[s.machine_type == k].max(initial=0) for k in range(len(s.gpu_types))])
-    place = np.where(gpus <= largest[kind], Locality.MACHINE, Locality.RACK)
+    place = np.where((gpus <= largest[kind]) & ~np.asarray(split), Locality.MACHINE, Locality.RACK)
     size = np.minimum(gpus, s.speeds.scale.shape[2] - 1)
     config = s.job_config[rows.job][:, None]
     out: Float = s.speeds.scale[config, kind, size] / s.speeds.slowdown[config, place]

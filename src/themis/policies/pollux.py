@@ -5,14 +5,17 @@
 G_j(r) is the goodput that the job would have on r GPUs now, by what is known of it. f charges a change of GPUs by the starts that a
 job had: max(age - starts x start, 0) / (age + start) (the artifact's form of Pollux §4.2.1). A job whose curve is learned may have
 twice the GPUs that it ran on so far (§4.1). The sum is solved exactly or with a proven bound over all gang sizes that pack
-(``policies.gang_sizes``), in place of the artifact's genetic search over placements.
+(``policies.gang_sizes``), gangs of three over two machines of four among them, in place of the artifact's genetic search over
+placements.
 
-Differs: a job that waits is charged no start, because it pays one whenever it begins.
+Differs: a machine may hold parts of several gangs that are on two; a job that waits is charged no start, because it pays one
+whenever it begins.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -35,6 +38,7 @@ class Pollux(GangSizes):
     """
 
     p: float = -1.0
+    splits: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not -20 <= self.p <= 1:
@@ -44,7 +48,7 @@ class Pollux(GangSizes):
         """Weighted power of the speedup, its sign such that more is better."""
         fair = -(-int(s.machine_gpus.sum()) // max(len(s.job_id), 1))
         with np.errstate(divide="ignore", invalid="ignore"):
-            speedup = goodput(s, rows, options.gpus, options.kind) / _of_fair_share(s, rows, fair)[:, None]
+            speedup = goodput(s, rows, *options) / _of_fair_share(s, rows, fair)[:, None]
         speedup = np.maximum(np.nan_to_num(speedup, posinf=0.0) * restart_factor(s, rows), NOTHING)
         speedup[:, 0] = NOTHING
         value: Float = np.log(speedup) if self.p == 0 else np.sign(self.p) * speedup**self.p

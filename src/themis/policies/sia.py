@@ -44,7 +44,7 @@ class Sia(GangSizes):
 
     def value(self, s: Snapshot, options: Options, rows: Rows) -> Float:
         """The cost with the other sign."""
-        found = goodput(s, rows, options.gpus, options.kind)
+        found = goodput(s, rows, *options)
         may = np.isfinite(rows.seconds) & (found > 0)
         may[:, 0] = False
         least = np.where(may, found, np.inf).min(axis=1, initial=np.inf)

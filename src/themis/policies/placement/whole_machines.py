@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,8 +17,17 @@ from themis.model.units import Bool, Int, Locality
 from themis.policies.placement.packing import Counts, narrowest
 
 
+class Wanted(NamedTuple):
+    """A gang: job, GPUs, their type; ``split``: on two machines though one would hold it, as its GPUs but one, and one."""
+
+    job: int
+    gpus: int
+    kind: int
+    split: bool = False
+
+
 def pack(
-    wanted: Sequence[tuple[int, int, int]],
+    wanted: Sequence[Wanted],
     stands: Mapping[int, Counts],
     free: Int,
     machine_type: Int,
@@ -28,27 +38,26 @@ def pack(
 
     Parameters
     ----------
-    wanted : (job, GPUs, GPU type). ``stands`` : where gangs are whose leases end now, by job.
+    stands : where gangs are whose leases end now, by job.
     free : [N], GPUs on offer. ``machine_type``, ``machine_rack``, ``machine_gpus`` : [N].
     """
     cluster = free, machine_type, machine_rack, machine_gpus
     out = _pack(wanted, stands, *cluster)
-    size = {job: gpus for job, gpus, _ in wanted}
-    if not (spread := _spread(out, size, machine_gpus)):
+    if not (spread := _spread(out, wanted, machine_gpus)):
         return out
-    whole = {job: counts for job, counts in stands.items() if size.get(job, 0) >= machine_gpus[counts[0][0]]}
+    whole = {w.job: stands[w.job] for w in wanted if w.job in stands and w.gpus >= machine_gpus[stands[w.job][0][0]]}
     anew = _pack(wanted, whole, *cluster)
-    return anew if _spread(anew, size, machine_gpus) < spread else out
+    return anew if _spread(anew, wanted, machine_gpus) < spread else out
 
 
-def _spread(placed: Mapping[int, Counts], size: Mapping[int, int], machine_gpus: Int) -> int:
-    """Gangs smaller than a machine that are on several, or nowhere."""
+def _spread(placed: Mapping[int, Counts], wanted: Sequence[Wanted], machine_gpus: Int) -> int:
+    """Gangs smaller than a machine that are on more than they are meant to be, or nowhere."""
     machine = int(machine_gpus.max(initial=0))
-    return sum(size[job] < machine and len(placed.get(job, ())) != 1 for job in size)
+    return sum(w.gpus < machine and not 1 <= len(placed.get(w.job, ())) <= 1 + w.split for w in wanted)
 
 
 def _pack(
-    wanted: Sequence[tuple[int, int, int]],
+    wanted: Sequence[Wanted],
     stands: Mapping[int, Counts],
     free: Int,
     machine_type: Int,
@@ -58,15 +67,22 @@ def _pack(
     """``pack``, in one go."""
     room, out = free.copy(), dict[int, Counts]()
     largest = {int(k): int(machine_gpus[machine_type == k].max()) for k in np.unique(machine_type)}
-    wide = sorted((w for w in wanted if w[1] >= largest.get(w[2], 0)), key=lambda w: -w[1])
-    small = sorted((w for w in wanted if w[1] < largest.get(w[2], 0)), key=lambda w: -w[1])
-    same = {job: stands[job] for job, gpus, _ in wanted if job in stands and sum(c for _, c in stands[job]) == gpus}
-    used = _standing(small, same, len(room))  # GPUs of small gangs that may stay, by machine
-    for job, _, _ in wide:
-        if job in same and all(room[n] >= c for n, c in same[job]):
-            out[job] = same[job]
-            _take(room, same[job])
-    for job, gpus, kind in wide:
+    by_size = sorted(wanted, key=lambda w: -w.gpus)
+    wide = [w for w in by_size if w.gpus >= largest.get(w.kind, 0)]
+    small = [w for w in by_size if w.gpus < largest.get(w.kind, 0)]
+    same = {w.job: stands[w.job] for w in wanted if w.job in stands and sum(c for _, c in stands[w.job]) == w.gpus}
+
+    def stay(gangs: Sequence[Wanted]) -> None:
+        for job, *_ in gangs:
+            if job in same and all(room[n] >= c for n, c in same[job]):
+                out[job] = same[job]
+                _take(room, same[job])
+
+    used = np.zeros(len(room), dtype=np.int64)  # GPUs of small gangs that may stay, by machine
+    for job, *_ in small:
+        _take(used, same.get(job, ()), -1)
+    stay(wide)
+    for job, gpus, kind, _ in wide:
         if job not in out:
             own = {n for n, _ in stands.get(job, ())}
             whole = np.flatnonzero((machine_type == kind) & (room == largest[kind]))
@@ -75,22 +91,25 @@ def _pack(
             if len(order) >= count and not rest:
                 out[job] = tuple((n, largest[kind]) for n in sorted(order[:count]))
                 _take(room, out[job])
-    for job, _, _ in small:
-        if job in same and all(room[n] >= c for n, c in same[job]):
-            out[job] = same[job]
-            _take(room, same[job])
-    moving = [w for w in small if w[0] not in out]
-    ones = {out[job][0][0]: job for job, gpus, _ in small if gpus == 1 and job in out}
-    for job, gpus, kind in [*moving, *(w for w in wide if w[0] not in out)]:
+    stay(small)
+    ones = {out[job][0][0]: job for job, gpus, *_ in small if gpus == 1 and job in out}
+    parts = [
+        w._replace(gpus=gpus) for w in small if w.job not in out for gpus in ((w.gpus - 1, 1) if w.split else (w.gpus,))
+    ]
+    parts = sorted(parts, key=lambda w: -w.gpus) + [w for w in wide if w.job not in out]
+    for job, gpus, kind, split in parts:
         usable = machine_type == kind
         found = narrowest(room, machine_rack, gpus, usable)
         if found is not None and len(found[0]) > 1 and gpus < largest[kind]:
             found = _with_one_moved(room, usable, gpus, ones, out, machine_rack) or found
         if found is not None:
-            out[job] = found[0]
             _take(room, found[0])
-            if gpus == 1:
+            out[job] = _joined(out.get(job, ()), found[0])
+            if gpus == 1 and not split:
                 ones[found[0][0][0]] = job
+    for w in small:
+        if w.split and w.job in out and sum(c for _, c in out[w.job]) < w.gpus:
+            _take(room, out.pop(w.job), -1)
     return out
 
 
@@ -114,17 +133,14 @@ def _with_one_moved(
     return None
 
 
-def _standing(small: Sequence[tuple[int, int, int]], same: Mapping[int, Counts], machines: int) -> Int:
-    used = np.zeros(machines, dtype=np.int64)
-    for job, _, _ in small:
-        for n, c in same.get(job, ()):
-            used[n] += c
-    return used
+def _joined(some: Counts, more: Counts) -> Counts:
+    """Counts of both together."""
+    return tuple(sorted((Counter(dict(some)) + Counter(dict(more))).items())) if some else more
 
 
-def _take(room: Int, counts: Counts) -> None:
+def _take(room: Int, counts: Counts, sign: int = 1) -> None:
     for n, c in counts:
-        room[n] -= c
+        room[n] -= sign * c
 
 
 def counts_of(gpus: Sequence[int], gpu_machine: Int) -> Counts:
