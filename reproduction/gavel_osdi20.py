@@ -309,6 +309,7 @@ def estimated(size: Size, run: Measure) -> str:
     rows = []
     for what, policy, estimate in (
         ("no space sharing", AWARE, ""),
+        ("assumed: 13 references, nothing else measured", sharing, "references=13,probes=0"),
         ("estimated: 6 references, a tenth measured", sharing, "references=6,probes=0.1"),
         ("estimated: 13 references, a fifth measured", sharing, "references=13,probes=0.2"),
         ("true throughputs", sharing, ""),

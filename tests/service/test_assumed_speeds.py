@@ -1,4 +1,4 @@
-"""A job that says its speed on one GPU type runs on another at assumed speeds, which show and why name until they are measured."""
+"""A job that says its speed on one GPU type, or on none, runs at assumed speeds, which show and why name until measured."""
 
 from __future__ import annotations
 
@@ -45,3 +45,26 @@ def test_speeds_of_a_type_that_is_not_named_are_assumed_until_a_job_measures_the
         for app in apps:
             client.cancel(app)
             client.wait(app, timeout_s=PATIENCE_S)
+
+
+@pytest.mark.slow
+def test_a_model_without_any_speed_has_guessed_ones_that_one_measurement_moves_on_all_types(tmp_path: Path) -> None:
+    """Its time says 100 steps/s; it makes 40 on the V100 alone. The K80, which it never sees, keeps the ratio of its reference."""
+    home, job = tmp_path / "home", tmp_path / "new.yaml"
+    pace = {"regimes": [[1e9, 0, 1.0, 1.0]], "rates": {kind: {"0": rates} for kind, rates in RATES.items()}}
+    command = json.dumps([sys.executable, "-m", "themis.train.paced", json.dumps(pace)])
+    job.write_text(f"name: new\ncommand: {command}\nwork: 1000000 steps\nwalltime: 10000s\nlaunch: machine\n")
+    settings = (*QUICK, "single_trust=true", "profiles=gavel")
+    with daemon(home, options=("--machines", "1x1@V100+1x1@K80"), settings=settings) as service:
+        client = service.client()
+        (made,) = client.submit_file(job, "ada", folder=tmp_path)
+        first, other = client.show(made.app).assumed
+        assert first == "V100 (as guessed)"
+        assert other.startswith("K80 (as ")
+        wait_until(lambda: len(client.show(made.app).assumed) == 1, "the app has measured its speed where it runs")
+        (event,) = [r.record for r in client.events() if r.kind == "SpeedMeasured"][:1]
+        where, left = event["gpu_type"], client.show(made.app).assumed
+        assert left == ([other] if where == "V100" else [first])
+        assert event["steps_per_s"] == pytest.approx(RATES[where]["1"], rel=0.1)
+        client.cancel(made.app)
+        client.wait(made.app, timeout_s=PATIENCE_S)

@@ -53,6 +53,9 @@ def test_a_trace_runs_as_real_jobs_at_its_scale_and_the_same_command_submits_not
         "gpu-use.svg",
         "shares.svg",
     }
+    drawn = (tmp_path / "out" / "jct.svg").read_text()
+    assert "fair_finish, simulated" in drawn
+    assert "stroke-dasharray" in drawn, "the simulation's line is dashed"
     both = [metrics_of(tmp_path / "out" / name) for name in ("home.jsonl", "home-simulated.jsonl")]
     assert [run.simulated for run in both] == [False, True]
     for live, simulated in zip(both[0].apps, both[1].apps):

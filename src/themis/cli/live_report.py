@@ -25,7 +25,7 @@ def report(
         str, typer.Option("--figure-format", metavar="svg|png", help="Format of the figures.")
     ] = "png",
 ) -> None:
-    """Write a report of live runs: rho and JCT by policy, GPUs over time, and each app's time live over simulated.
+    """Write a report of live runs, and the papers' figures: rho and JCT by policy, GPUs over time, live and simulated.
 
     Services may run meanwhile; apps that have not ended are left out of distributions.
 
@@ -62,17 +62,21 @@ def report(
     labels = [f"{policy} ({name})" if policies.count(policy) > 1 else policy for policy, name in zip(policies, names)]
     lives = [replace(run, policy=label) for run, label in zip(lives, labels)]
     compared = [beside(*one) for one in zip(labels, lives, others)]
-    rows = compare(lives)
+    alike = [
+        replace(run, policy=f"{live.policy}, simulated", workload=live.workload, settings=live.settings)
+        for live, run in zip(lives, others)
+    ]
+    both = [*lives, *alike]
     print_whole(summary_table(lives))
     for one in compared:
         out.print(one.line, markup=False, highlight=False, soft_wrap=True)
     written = [write_report(folder / "report.html", lives)]
-    written += figures.write_figures(folder, rows, figure_format)
+    written += figures.write_figures(folder, compare(both), figure_format)
     if compared:
         written.append(folder / f"live-over-simulated.{figure_format}")
         save(ratios(compared, FILE), written[-1], caption(lives))
     written.append(folder / f"shares.{figure_format}")
-    save(shares(list(zip(labels, lives)), FILE), written[-1], caption(lives))
+    save(shares([(run.policy, run) for run in both], FILE), written[-1], caption(both))
     if any(app.outcome == "active" for run in lives for app in run.apps):
         say("Some apps have not ended yet; distributions are over those that have.")
     say_written(written)

@@ -18,7 +18,7 @@ from themis.jobs.file_errors import raise_first
 from themis.jobs.runnable import shell_words
 from themis.machines.engines.program import Program
 from themis.model.dynamic import Dynamic
-from themis.model.speed import ProfileBook
+from themis.model.speed import ASSUMPTION, GUESSED, ProfileBook
 from themis.model.units import Seconds
 from themis.model.workload import App, CurveStopping, Regime, brackets_of
 from themis.schema import messages as schema
@@ -168,8 +168,9 @@ def _request(spec: Submission, built: Built, send: Send | None) -> schema.Submit
     tell_tuner(request, app)
     if built.profile is not None:
         p = built.profile
+        like = GUESSED if p.source.startswith(ASSUMPTION) else ""
         curves = [
-            schema.SpeedCurve(gpu_type=gpu_type, gpus=list(curve.gpus), steps_per_s=list(curve.rate))
+            schema.SpeedCurve(gpu_type=gpu_type, gpus=list(curve.gpus), steps_per_s=list(curve.rate), like=like)
             for (gpu_type, _), curve in p.curves.items()
         ]
         request.profile = schema.Profile(slowdown=list(p.slowdown), checkpoint_s=p.checkpoint_s, curves=curves)

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from themis.model.speed import Curve, Profile
+from themis.model.speed import ANY_TYPE, Curve, Profile
 from themis.model.units import Locality
 
 WEIGHT = 0.2
@@ -87,7 +87,8 @@ class Measured:
         Slowdowns of unmeasured localities stay, raised where a better locality turned out slower. A GPU
         type's curve goes through the measured gangs, each taken to its best locality; gangs that were not measured are
         taken to be as much faster or slower than believed as those that were. A share beside a partner is the rate
-        there over that alone, of the smallest gang that was measured; 0 says that the two do not fit on a GPU.
+        there over that alone, of the smallest gang that was measured; 0 says that the two do not fit on a GPU. Where speeds
+        on some GPU types stand in for measurements, they are taken to be off by the geometric mean of what the measured types were.
         """
         slow = list(profile.slowdown)
         for level, value in self.slowdowns(profile.name).items():
@@ -118,7 +119,12 @@ class Measured:
                 beside[kind, batch, partner, size] = rate / float(curve.at(np.array(gpus)))
         types = {kind for kind, _ in points}
         like = {key: model for key, model in profile.like.items() if key[0] not in types}
-        return replace(found, beside=beside, like=like)
+        before = {key: profile.curve(*key) for key in points if profile.like}
+        off = [math.log(curves[key].unit / curve.unit) for key, curve in before.items() if curve]
+        if off:
+            factor = math.exp(sum(off) / len(off))
+            curves |= {key: curves[key].times(factor) for key in curves if key in like or key[0] == ANY_TYPE}
+        return replace(found, curves=curves, beside=beside, like=like)
 
 
 def _through(prior: Curve | None, measured: Mapping[int, float]) -> Curve:

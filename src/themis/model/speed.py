@@ -28,6 +28,8 @@ ASSUMPTION = "assumption"
 
 ANY_TYPE = "*"
 """GPU type of a curve that serves all types without a curve of their own."""
+GUESSED = "guessed"
+"""In place of a model whose speeds stand in: the speed is a guess from the time that the job may take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,10 @@ class Curve:
         """Steps/s of one GPU by the smallest gang that was measured."""
         return self.rate[0] / self.gpus[0]
 
+    def times(self, factor: float) -> Curve:
+        """The curve with its rates times a factor above 0."""
+        return self if factor == 1.0 else replace(self, rate=tuple(rate * factor for rate in self.rate))
+
     def measured(self, gpus: int) -> bool:
         """True if the count lies within those that were measured."""
         return self.gpus[0] <= gpus <= self.gpus[-1] and gpus not in self.barred
@@ -99,7 +105,7 @@ class Profile:
     barred : (GPU type, batch size) that was measured as 0 on every gang: the model does not fit.
     iterations : what an adaptive job of the model measures, for simulated gangs alone: by batch size, GPUs and machines (2: more)
         local batch size, seconds to compute a gradient, and of an iteration without accumulation.
-    like : (GPU type, batch size) whose curve is another model's, scaled, until a job measures it -> that model.
+    like : (GPU type, batch size) whose curve is another model's, scaled, until a job measures it -> that model; or ``GUESSED``.
     """
 
     name: str
@@ -147,7 +153,7 @@ class Profile:
         if batch and not self._serves_any(batch):
             near = self.nearest(gpu_type, batch)
             if near:
-                return _slower(self.curves[gpu_type, near], min(1.0, near / batch))
+                return self.curves[gpu_type, near].times(min(1.0, near / batch))
         for key in ((gpu_type, 0), (ANY_TYPE, batch), (ANY_TYPE, 0)):
             if key in self.curves:
                 return self.curves[key]
@@ -179,11 +185,6 @@ class Profile:
 
     def _serves_any(self, batch: int) -> bool:
         return (ANY_TYPE, batch) in self.curves or (ANY_TYPE, 0) in self.curves
-
-
-def _slower(curve: Curve, factor: float) -> Curve:
-    """The curve with its rates times a factor of at most 1."""
-    return curve if factor == 1.0 else replace(curve, rate=tuple(rate * factor for rate in curve.rate))
 
 
 def linear(

@@ -118,11 +118,16 @@ def _cdf(name: str, title: str, label: str, scale: float, rows: Sequence[Compari
     drawing, axis = panel(name, f"{title}: CDF over completed apps", style)
     given = [np.array([getattr(app, field) / scale for run in row.runs for app in run.completed]) for row in rows]
     pooled = [np.sort(x[~np.isnan(x)]) for x in given]
+    mixed = len({run.simulated for row in rows for run in row.runs}) > 1
+    key = [
+        (label, hue, "--" if mixed and row.runs[0].simulated else line)
+        for row, (label, hue, line) in zip(rows, policy_key([row.label for row in rows]))
+    ]
     for i, x in enumerate(pooled):
         if len(x):
             x, y = _thin(x, np.arange(1, len(x) + 1) / len(x))
             (line,) = axis.step(
-                np.append(x[:1], x), np.append(0.0, y), where="post", color=colour(i), ls=dash(i), lw=1.6, zorder=3
+                np.append(x[:1], x), np.append(0.0, y), where="post", color=key[i][1], ls=key[i][2], lw=1.6, zorder=3
             )
             mark(line, f"p{i}", style)
     if field != "jct":
@@ -133,7 +138,7 @@ def _cdf(name: str, title: str, label: str, scale: float, rows: Sequence[Compari
     read = Reading(
         name=label.replace(f"({name})", name) if field == "jct" else label, value="of apps at or below", per_cent=True
     )
-    return replace(drawing, key=policy_key([row.label for row in rows]), reads=(read,))
+    return replace(drawing, key=tuple(key), reads=(read,))
 
 
 def _scale_of(axis: Axes, x: Float, *, at_least: float) -> str:

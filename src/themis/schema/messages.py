@@ -293,7 +293,8 @@ class SpeedCurve(Request):
     gpu_type: Annotated[str, limits.WORD]  # "*" for any
     gpus: Annotated[list[Gpus], limits.SPEED_POINTS]  # rising
     steps_per_s: list[Annotated[float, limits.SPEED]]  # for each of them
-    like: Annotated[str, limits.LIKE] = ""  # of a type not named: the model that stands in until it is measured
+    # Until it is measured: the model that stands in on a type not named; "guessed": a guess from the job's time.
+    like: Annotated[str, limits.LIKE] = ""
 
 
 class Profile(Request):

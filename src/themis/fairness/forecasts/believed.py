@@ -150,5 +150,4 @@ def _like(curve: Curve | None, one: float) -> Curve:
     """A curve through ``one`` step/s on one GPU that grows as another does."""
     if curve is None:
         return Curve(gpus=(1,), rate=(one,))
-    scale = one / curve.unit
-    return Curve(gpus=curve.gpus, rate=tuple(rate * scale for rate in curve.rate), barred=curve.barred)
+    return curve.times(one / curve.unit)

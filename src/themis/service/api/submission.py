@@ -18,7 +18,7 @@ from themis.machines.engines.program import Program
 from themis.model.cluster import Machine, reaches
 from themis.model.dynamic import ACCORDION_REGIMES, Dynamic, Mode
 from themis.model.events import AppSubmitted
-from themis.model.speed import ANY_TYPE, Curve, ProfileBook
+from themis.model.speed import ANY_TYPE, GUESSED, Curve, ProfileBook
 from themis.model.units import Seconds
 from themis.model.workload import App, Bag, CurveStopping, Halving, Hyperband, Job, Regime, Rung, Tuner
 from themis.schema import messages as schema
@@ -160,21 +160,32 @@ def _largest_gangs(state: State, may_come: Sequence[Machine] | None) -> tuple[in
 
 
 def _fill_in(book: ProfileBook, profile: schema.Profile, types: Sequence[str], app: App) -> None:
-    """Add to a submission's profile the GPU types that it does not name and its jobs may use, as of the nearest measured model."""
+    """Add to a submission's profile the GPU types that it does not name and its jobs may use, as of the nearest measured model.
+
+    A guess from the time that the job may take stands for the first of these types, and until one has been measured for all others
+    that no model was measured on.
+    """
+    wanted = [kind for kind in types if any(not job.gpu_types or kind in job.gpu_types for job in app.jobs)]
+    guesses = [curve for curve in profile.curves if curve.like == GUESSED]
+    for curve in guesses:
+        curve.like = ""
     known = {
-        curve.gpu_type: Curve(gpus=tuple(curve.gpus), rate=tuple(curve.steps_per_s))
+        wanted[0] if guesses and wanted else curve.gpu_type: Curve(
+            gpus=tuple(curve.gpus), rate=tuple(curve.steps_per_s)
+        )
         for curve in profile.curves
-        if curve.gpus and len(curve.gpus) == len(curve.steps_per_s) and curve.gpu_type in types
+        if curve.gpus and len(curve.gpus) == len(curve.steps_per_s)
     }
-    if not known or len(known) < len(profile.curves):
+    if not known or len(known) < len(profile.curves) or not known.keys() <= set(types):
         return
-    for kind in types:
-        wanted = any(not job.gpu_types or kind in job.gpu_types for job in app.jobs)
-        if kind not in known and wanted and (found := nearest_reference(book, known, kind)):
-            (model, _), curve = found
-            profile.curves.append(
-                schema.SpeedCurve(gpu_type=kind, gpus=list(curve.gpus), steps_per_s=list(curve.rate), like=model)
-            )
+    others = [(kind, found) for kind in wanted if kind not in known and (found := nearest_reference(book, known, kind))]
+    added = [(kind, curve, model) for kind, ((model, _), curve) in others]
+    if guesses and added:
+        added = [*((kind, curve, GUESSED) for kind, curve in known.items()), *added]
+    profile.curves += [
+        schema.SpeedCurve(gpu_type=kind, gpus=list(curve.gpus), steps_per_s=list(curve.rate), like=model)
+        for kind, curve, model in added
+    ]
 
 
 def check_models(state: State, book: ProfileBook, app: App, may_come: Sequence[Machine] | None = ()) -> None:
