@@ -20,7 +20,7 @@ from themis.policies.api import policy_names
 
 WORKLOADS = {
     "gangs, failures": "-w themis1:apps=6,load=2,gpus=16,scale=0.04 -c 2x8 --mtbf 30000",
-    "sweeps, short leases": "-w themis2:apps=6,load=2,gpus=8,scale=0.03 -c 1x8 --set shortest_lease_s=180",
+    "sweeps, short steps": "-w themis2:apps=6,load=2,gpus=8,scale=0.03 -c 1x8 --set step_s=180",
     "three types": "-w gavel_multi:jobs=40 -c gavel-36 --profiles gavel",
     "dynamic jobs": "-w shockwave_jobs:jobs=24 -c 4x4@V100 --profiles gavel --set lease_s=120",
     "users": "-w demo:gpus=16,hours=6 -c 2x8 --set between=users",

@@ -1,7 +1,6 @@
-"""fair_finish beside its rivals, against the reference that no policy can influence: docs/reproduction/fair-finish.md.
+"""fair_finish beside its rivals on Themis' workloads at load 1.4: tables of docs/reproduction/fair-finish.md.
 
-    python reproduction/fair_finish.py [--seeds 0-19] [--policies P,Q] [--scale 0.25] [--apps 24] [--store FILE]
-        [--measured] [--quick]
+    python reproduction/fair_finish.py [--seeds 0-19] [--policies P,Q] [--scale 0.25] [--apps 24] [--store FILE] [--quick]
 
 A run's apps are judged by (finish - arrival) / max(reference, alone): the reference is the app's finish on its own share of the
 cluster (``core.reference``), alone its time on an idle one (``core.needs``). Runs are kept in the store, one JSON line each with a
@@ -50,7 +49,6 @@ POLICIES = (
 )
 GROUNDS = {"workload 1": "themis1", "workload 2": "themis2"}
 LOAD, GPUS, CLUSTER = 1.4, 64, "testbed-64"
-PAGE = Path("docs/reproduction/fair-finish.md")
 NUMBERS = ("worst", "p95", "above", "jct", "makespan", "gpu_s")
 
 
@@ -135,7 +133,7 @@ def measure(wanted: Sequence[Cell], store: Path, code: str) -> dict[str, dict[st
 
 
 def page(found: dict[str, dict[str, float]], seeds: Sequence[int], apps: int, scale: float, command: str) -> str:
-    """The tables in Markdown."""
+    """The tables in Markdown, of the seeds that all policies have."""
     parts = []
     for title, workload in GROUNDS.items():
         keys = {
@@ -197,36 +195,23 @@ def _number(x: Interval, factor: float = 1.0, digits: int = 2) -> str:
 
 
 def main() -> None:
-    """Measure and write the page."""
+    """Measure and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0-19")
-    parser.add_argument("--policies", default="", help="measure these alone, for a page that is written later")
+    parser.add_argument("--policies", default="", help="measure these alone, for tables that are printed later")
     parser.add_argument("--apps", type=int, default=24)
     parser.add_argument("--scale", type=float, default=0.25)
     parser.add_argument("--store", type=Path, default=Path("out/reproduction/fair-finish.jsonl"))
-    parser.add_argument("--out", type=Path, default=PAGE)
-    parser.add_argument(
-        "--measured", action="store_true", help="write what the store holds, of the code with most runs"
-    )
     parser.add_argument("--quick", action="store_true", help="one seed of a few small apps: shows that everything runs")
     given = parser.parse_args()
     seeds = [0] if given.quick else list(parse_seeds(given.seeds))
     apps, scale = (4, 0.05) if given.quick else (given.apps, given.scale)
-    code = fingerprint()
-    if given.measured:
-        lines = [json.loads(line)["code"] for line in given.store.read_text(encoding="utf-8").splitlines()]
-        code = max(set(lines), key=lines.count)
-        found = stored(given.store, code)
-    else:
-        policies = [name for name in given.policies.split(",") if name]
-        found = measure(list(cells(seeds, apps, scale, policies or POLICIES)), given.store, code)
-        if policies:
-            return
+    policies = [name for name in given.policies.split(",") if name]
+    found = measure(list(cells(seeds, apps, scale, policies or POLICIES)), given.store, fingerprint())
+    if policies:
+        return
     command = f"python reproduction/fair_finish.py --seeds {given.seeds} --apps {apps} --scale {scale:g}"
-    notes = Path(__file__).parent / "notes" / "fair-finish.md"
-    text = f"# fair_finish, measured\n\n{page(found, seeds, apps, scale, command)}\nCode `{code}`. All figures are simulated.\n"
-    given.out.write_text(text + "\n" + notes.read_text(encoding="utf-8"), encoding="utf-8")
-    print(given.out)
+    print(page(found, seeds, apps, scale, command))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""fair_finish on the grounds of the papers and where users attack it: docs/reproduction/fair-finish-grounds.md.
+"""fair_finish on the grounds of the papers and where users attack it: docs/reproduction/fair-finish.md.
 
     python reproduction/fair_finish_grounds.py [--grounds static,flood] [--policies srsf,themis] [--seeds 0-4] [--store FILE]
         [--over srsf]

@@ -73,7 +73,7 @@ def _simulation(policy: Policy, world: str, seed: int = 0) -> Simulation:
         )
     if world == "weights":
         workload = replace(workload, users=tuple(User(name=f"u{i}", weight=1.0 + i) for i in range(4)))
-        settings = replace(settings, between="users", shortest_lease_s=60.0)
+        settings = replace(settings, between="users", step_s=60.0)
     broken = (Outage(time=2500.0, machine=0, lasts=900.0), Outage(time=6222.0, machine=2, lasts=2000.0))
     quotas = (
         (3000.0, QuotaSet(name="q", users=("u2",), gpus=3)),
@@ -113,5 +113,5 @@ def test_the_core_does_what_the_policy_would_do(spec: str, world: str) -> None:
     pace = make_policy(spec).pace
     if pace.renews is Renews.ALWAYS or world != "two types":
         answered = {t for t, r in mine if isinstance(r, Allocated) and r.version in forced}
-        assert len(forced) > 10
+        assert len(forced) > 3
         assert not pace.packs or answered & {t for t, r in mine if isinstance(r, Grant)}

@@ -36,14 +36,14 @@ def test_no_gpu_idles_while_a_waiting_job_fits(name: str) -> None:
         check_delivery(lambda: make_policy(name), seed)
 
 
-@pytest.mark.parametrize("shortest_s", [30.0, 120.0])
+@pytest.mark.parametrize("step_s", [30.0, 120.0])
 @pytest.mark.parametrize("name", ["themis", "drf", "gandiva", "srtf"])
-def test_nor_where_leases_shorten_under_contention(name: str, shortest_s: float) -> None:
+def test_nor_where_leases_end_together_at_steps_of_the_settings(name: str, step_s: float) -> None:
     simulation = uneven_simulation(make_policy(name), 11)
-    check_delivered(replace(simulation, settings=replace(simulation.settings, shortest_lease_s=shortest_s)))
+    check_delivered(replace(simulation, settings=replace(simulation.settings, step_s=step_s)))
 
 
-@pytest.mark.parametrize("name", ["themis", "round_robin", "shockwave", "tiresias", "drf", "ossp"])
+@pytest.mark.parametrize("name", ["themis", "round_robin", "shockwave", "drf", "ossp"])
 def test_without_the_rule_they_did(name: str) -> None:
     simulation = uneven_simulation(make_policy(name), 0)
     before = replace(simulation, settings=replace(simulation.settings, renew_idle=False))
@@ -51,12 +51,10 @@ def test_without_the_rule_they_did(name: str) -> None:
         check_delivered(before)
 
 
-def test_the_tables_of_the_page_are_printed_in_their_quick_form() -> None:
+def test_the_table_of_the_page_is_printed_in_its_quick_form() -> None:
     command = [sys.executable, str(ROOT / "reproduction" / "delivered_idle.py"), "--quick", "--policies", "drf"]
-    done = subprocess.run([*command, "--seeds", "1"], capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     cells = [[c.strip() for c in line.strip("|").split("|")] for line in done.stdout.splitlines() if line[:1] == "|"]
     idle = next(row for row in cells if row[:2] == ["themis2", "drf"])
     assert float(idle[3]) <= 1.0
-    fixed, short = (row for row in cells if row[:2] == ["1", "drf"])
-    assert float(short[3]) < float(fixed[3]), "newcomers get their first GPU sooner"

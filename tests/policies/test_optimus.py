@@ -43,8 +43,8 @@ def test_throughput_that_an_app_has_already_counts() -> None:
     assert dealt(Optimus(), s) == [0, 2]
 
 
-def test_smallest_gang_larger_than_the_offer_is_due_and_leases_are_aligned() -> None:
+def test_leases_given_while_a_gang_is_larger_than_the_offer_end_with_the_others() -> None:
     apps = [app("a", [job(9000.0, 3)]), app("b", [job(9000.0)], 1.0), app("c", [job(9000.0)], 1.0)]
-    s = snapshot_of(machines(3), apps, held=[(1, (0,), 400.0), (2, (1,), 700.0)], now=400.0)
+    s = snapshot_of(machines(3), apps, held=[(1, (0,), 400.0), (2, (1,), 600.0)], now=400.0)
     answer = Optimus()(s, Workbench()).answer
-    assert answer.until.tolist() == [700.0]  # type: ignore[union-attr]
+    assert answer.until.tolist() == [600.0]  # type: ignore[union-attr]

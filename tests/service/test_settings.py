@@ -44,7 +44,6 @@ def test_every_key_of_the_file_arrives(tmp_path: Path) -> None:
         between: groups
         profiles: gavel
         lease: 11m
-        shortest_lease: 4m
         tick: 50s
         container: 1s
         checkpoint_every: 9m

@@ -161,7 +161,7 @@ def test_gpus_of_trials_that_halving_stops_serve_another_user_at_once(tmp_path: 
     settings = (
         *(s for s in SETTINGS if not s.startswith("lease=")),
         "lease=1h",
-        "shortest_lease=0",
+        "step=1h",
         "policy=srsf",
     )
     with (
@@ -202,7 +202,7 @@ def test_gpus_of_trials_that_halving_stops_serve_another_user_at_once(tmp_path: 
 def test_torch_jobs_whose_start_is_longer_than_a_lease_make_progress(tmp_path: Path) -> None:
     """Two users' jobs take turns on one GPU; a lease of 4 s ends before the first step of either."""
     pytest.importorskip("torch", reason="PyTorch is not installed")
-    settings = (*SETTINGS, "policy=tiresias", "shortest_lease=0", "least_steps=20")
+    settings = (*SETTINGS, "policy=tiresias", "least_steps=20")
     with (
         daemon(tmp_path / "home", options=("--machines", "1x1"), settings=settings) as service,
         service.client() as client,

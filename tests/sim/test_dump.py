@@ -59,7 +59,7 @@ def test_a_state_comes_back_from_its_file_and_any_policy_decides_on_it(tmp_path:
     assert is_dump(unpacked)
     assert read(unpacked).saved == read(path).saved
     own = decide(read(path))
-    assert own.time == 600.0, "when the first lease ends"
+    assert own.time == 60.0, "when the first leases end"
     assert [(p.job, p.gpus) for p in own.placed] == [(0, (0, 1))]
     other = decide(read(path), "themis")
     assert other.solved.proof.bid.any()

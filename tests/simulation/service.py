@@ -155,7 +155,6 @@ class Service:
             policy=self.world.plan.policy,
             lease_s=8.0,
             tick_s=1.0,
-            shortest_lease_s=0.0,
             container_s=0.0,
             gather_s=0.0,
             backoff_s=0.5,

@@ -65,7 +65,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     settings = (
         *QUICK,
         "lease=60",
-        "shortest_lease=60",
+        "step=60",
         "between=users",
         *(["single_trust=true"] if os.geteuid() == 0 else []),
     )
@@ -79,7 +79,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             bob = client.add_user("bob")
             wait_until(lambda: len(client.fairness().loans) > 0, "somebody has lent")
             if SHOTS:  # pictures show that what was lent comes back
-                client.set({"lease": "8s", "shortest_lease": "8s"})
+                client.set({"lease": "8s", "step": "8s"})
                 time.sleep(100)
         yield World(service, browser, read_endpoint(home).http, (home / "token").read_text().strip(), bob)
 

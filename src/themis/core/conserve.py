@@ -1,9 +1,8 @@
 """Work conservation after the policy's answer: GPUs that the answer leaves free do not idle while a job could use them.
 
 First, a gang whose lease has expired keeps its GPUs if no other job gets them, which saves a restart. Then waiting jobs take
-what is free, the least served app per unit of weight first, each with its smallest gang. Such leases end with the first lease
-that ends anyway (rounds: with the round), so that the policy soon decides on these GPUs again and no job waits longer for them.
-Decision 21.
+what is free, the least served app per unit of weight first, each with its smallest gang. Such leases end at the next step (where
+leases end apart: with the first one; rounds: with the round), so that the policy soon decides on these GPUs again. Decision 21.
 """
 
 from __future__ import annotations
@@ -45,10 +44,9 @@ def left_over(
         return []
     stale = stale and intent.round_end is None
     stays = [j for j in over if all(one[g] for g in state.job_gpus[j])]
-    ends = _Ends(state, intent, offer, placed)
     out = []
     if stays:
-        end = state.now + state.settings.tick_s if stale else ends.after(0.0)
+        end = state.now + state.settings.tick_s if stale else _end(state, intent, offer, placed, 0.0)
         for j in stays:
             gpus = state.job_gpus[j]
             for g in gpus:
@@ -57,7 +55,7 @@ def left_over(
     if stale or not open_.any():
         return out
     taken.update(stays)
-    end = ends.after(state.settings.container_s)
+    end = _end(state, intent, offer, placed, state.settings.container_s)
     rest = copy(offer)
     rest.free = open_
     while end > state.now and (gangs := _starts(state, intent, offer, open_, taken)):
@@ -72,24 +70,16 @@ def left_over(
     return out
 
 
-class _Ends:
-    """Ends of leases on leftover GPUs."""
-
-    def __init__(self, state: State, intent: Intent, offer: FreeGpus, placed: Sequence[Placed]) -> None:
-        self.state, self.offer, self.placed = state, offer, placed
-        self.round_end, self.step_s = intent.round_end, intent.step
-
-    def after(self, start_s: Seconds) -> Seconds:
-        """The first end of a lease more than ``start_s`` from now; of rounds, the round's, or 0 where that is sooner."""
-        s = self.state
-        if (end := self.round_end) is not None:
-            return end if end - s.now > start_s + EPS or not start_s else 0.0
-        if self.step_s:
-            return end_of_lease(s.now, s.settings.lease_s, self.step_s)
-        after = s.now + start_s + EPS
-        first = min((p.until for p in self.placed if p.until > after), default=math.inf)
-        first = min(first, s.ends.first(max(self.offer.by + EPS, after)))
-        return first if first < math.inf else s.now + s.settings.lease_s
+def _end(s: State, intent: Intent, offer: FreeGpus, placed: Sequence[Placed], start_s: Seconds) -> Seconds:
+    """First end of a lease more than ``start_s`` from now: the next step; of rounds, the round's end, or 0 where that is sooner."""
+    if (end := intent.round_end) is not None:
+        return end if end - s.now > start_s + EPS or not start_s else 0.0
+    if intent.step:
+        return end_of_lease(s.now, s.settings.lease_s, intent.step)
+    after = s.now + start_s + EPS
+    first = min((p.until for p in placed if p.until > after), default=math.inf)
+    first = min(first, s.ends.first(max(offer.by + EPS, after)))
+    return first if first < math.inf else s.now + s.settings.lease_s
 
 
 def _starts(s: State, intent: Intent, offer: FreeGpus, open_: Bool, taken: set[int]) -> list[WantedGang]:

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from themis.core import take_snapshot as snapshots
 from themis.core.conserve import left_over
-from themis.core.contention import paced
 from themis.core.intend import adopt, in_force, intend
 from themis.core.leases import Leases
 from themis.core.least_lease import long_enough
@@ -73,7 +72,7 @@ class Decider:
             return
 
         # 5. Intend: gangs that are to run, until when, in order of precedence. From here on the kind of answer does not matter.
-        intent = intend(s, answer, offer, pace.spare)
+        intent = intend(s, answer, offer, pace)
         if intent.renewed is not None:
             self.leases.renew(offer.ending, intent.renewed, offer.by, intent.tick)
             return
@@ -85,8 +84,8 @@ class Decider:
         if pace.spare and s.settings.renew_idle:
             placed += left_over(s, intent, offer, placed, stale=answered is not None and answered.stale)
 
-        # 8. Limit: only what quotas allow; shorter leases while apps wait for their first GPUs, but no shorter than a start.
-        allowed = long_enough(s, paced(s, within_quotas(s, placed), offer, intent.shortest))
+        # 8. Limit: only what quotas allow; no lease is shorter than a start.
+        allowed = long_enough(s, within_quotas(s, placed))
 
         # 9. Lease: the difference to what is held, as Revoke, Renew and Grant.
         self._charge_rounds(intent.gangs, allowed)
@@ -109,7 +108,7 @@ class Decider:
         """Handle the policy's answer, or its request for bids."""
         s = self.state
         if isinstance(event.solved.answer, Ask):
-            view = self.solving if isinstance(self.solving, Snapshot) else snapshots.take(s)
+            view = self.solving if isinstance(self.solving, Snapshot) else snapshots.take(s, pace=self.pace)
             self.out.append(CollectBids(version=event.version, ask=event.solved.answer, snapshot=view))
             return
         self.decide(self._answered(event.solved.answer))
@@ -144,7 +143,7 @@ class Decider:
         """The state for the policy; forecasts that had to be computed again for it are recorded."""
         s = self.state
         view, renewed = snapshots.take_renewing(
-            s, needs=self.needs, free=offer.free, present=offer.present, memo=self.memo
+            s, needs=self.needs, pace=self.pace, free=offer.free, present=offer.present, memo=self.memo
         )
         for a, finish in renewed.items():
             s.apps.finish[a], s.apps.stale[a] = finish, 0

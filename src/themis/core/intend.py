@@ -20,7 +20,7 @@ from themis.core.tables import RUNNING
 from themis.errors import InvariantBroken
 from themis.model.answers import Answer, GpuGrant, Renewal, RoundPlan, TimeShare
 from themis.model.units import NONE, Bool, Float, Int, Seconds, round_end
-from themis.policies.api import Cadence
+from themis.policies.api import ON_FREE_GPUS, Cadence
 
 _gpus = itemgetter(1)
 """GPUs of a ``WantedGang``."""
@@ -31,21 +31,21 @@ KEEPS = 2.0
 """Difference of deficits, in rounds, at which a gang gives up its machine to another; each such change restarts both."""
 
 
-def intend(state: State, answer: Answer, offer: FreeGpus, spare: bool = False) -> Intent:
+def intend(state: State, answer: Answer, offer: FreeGpus, pace: Cadence = ON_FREE_GPUS) -> Intent:
     """The gangs that an answer wants to run from now on, on GPUs of the offer.
 
-    ``spare`` : of time shares, GPU time to which no job is entitled goes to jobs that wait (``Cadence.spare``).
+    ``pace`` : the cadence of the policy that answered.
     """
     match answer:
         case Renewal() if answer.new is None and offer.stands and not state.one_machine and not state.starts:
-            return _leased(state, [], answer.step_s)._replace(renewed=answer.until)
+            return _leased(state, [], pace)._replace(renewed=answer.until)
         case Renewal():
             gangs = _renewed(state, answer, offer)
-            return _leased(state, gangs if answer.new is None else gangs + _granted(answer.new), answer.step_s)
+            return _leased(state, gangs if answer.new is None else gangs + _granted(answer.new), pace)
         case GpuGrant():
-            return _leased(state, _granted(answer), answer.step_s, answer.declined)
+            return _leased(state, _granted(answer), pace, answer.declined)
         case TimeShare():
-            return _time_shared(state, answer, offer, spare)
+            return _time_shared(state, answer, offer, pace.spare)
         case RoundPlan():
             return _planned(state, answer, offer)
         case _:
@@ -137,11 +137,9 @@ def entitlement(answer: Answer, now: Seconds, origin: Seconds) -> Entitlement | 
             return None
 
 
-def _leased(s: State, gangs: list[WantedGang], step_s: Seconds, declined: Int = _NONE_DECLINED) -> Intent:
-    """Leases, which end when each says; ``step_s``, ``declined`` : of the answer."""
-    step_s = s.settings.step_s or step_s
-    shortest = 0.0 if step_s else s.settings.shortest_lease_s
-    return Intent(gangs, None, s.settings.tick_s, shortest, declined, step=step_s)
+def _leased(s: State, gangs: list[WantedGang], pace: Cadence, declined: Int = _NONE_DECLINED) -> Intent:
+    """Leases, which end when each says; ``declined`` : of the answer."""
+    return Intent(gangs, None, s.settings.tick_s, declined, step=s.step_s(pace))
 
 
 def _renewed(s: State, answer: Renewal, offer: FreeGpus) -> list[WantedGang]:

@@ -43,8 +43,7 @@ class Intent(NamedTuple):
     gangs : in order of precedence.
     round_end : when the round ends; None for leases, which end when each says.
     tick : seconds; new leases end on its multiples. 0: they end as placed.
-    step : seconds; leases end together on its multiples. 0: each as placed.
-    shortest : seconds to which leases may be shortened while apps wait (``core.contention``); 0: none is.
+    step : seconds; leases end together on its multiples. 0: each by itself.
     declined : ids of apps to which nothing that is left over is given.
     next_look : when to decide again even if no lease ends by then; None: no need.
     if_none_placed : ``next_look`` counts only if no gang is placed.
@@ -54,7 +53,6 @@ class Intent(NamedTuple):
     gangs: list[WantedGang]
     round_end: Seconds | None = None
     tick: Seconds = 0.0
-    shortest: Seconds = 0.0
     declined: Int = np.zeros(0, dtype=np.int64)
     next_look: Seconds | None = None
     if_none_placed: bool = False

@@ -32,6 +32,7 @@ from themis.model.settings import Settings
 from themis.model.speed import Profile, ProfileBook, Speeds, compile_speeds, relearned
 from themis.model.units import NONE, Bool, Float, Int, Seconds, round_end
 from themis.model.workload import App, Job, Regime
+from themis.policies.api import Cadence
 
 EPS = 1e-6
 """Seconds below which two instants are one."""
@@ -430,6 +431,16 @@ class State(Machines):
         jobs, gpus = self.jobs_integral - self.apps.jobs_0[a], self.capacity_integral - self.apps.capacity_0[a]
         mean = np.where(gpus > 0, jobs / np.maximum(gpus, 1e-9), self.jobs_in_system / max(self.capacity, 1.0))
         return np.maximum(mean, 1.0)
+
+    def step_s(self, pace: Cadence) -> Seconds:
+        """Seconds on whose multiples leases end together, under a policy of this cadence that grants GPUs; 0: each by itself.
+
+        Decision 138.
+        """
+        if pace.apart:
+            return 0.0
+        ticks = pace.ticks and np.count_nonzero(self.type_gpus) <= 1
+        return self.settings.step_s or pace.round_s or (self.settings.tick_s if ticks else self.settings.lease_s)
 
     # ---- jobs -------------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from themis.core.tables import RUNNING
 from themis.fairness.finish_time import left_held, list_schedule
 from themis.model.snapshot import Kind, Snapshot
 from themis.model.units import Bool, Float, Int, Seconds
-from themis.policies.placement.lease_lengths import shortened
+from themis.policies.api import ON_FREE_GPUS, Cadence
 
 BAG = int(Kind.BAG)
 """A plain integer: numpy takes ten times as long to compare with an enumeration member."""
@@ -63,18 +63,19 @@ class Memo:
     times: gang_times.Kept = field(default_factory=gang_times.Kept)
 
 
-def take(state: State, *, needs: frozenset[str] = frozenset()) -> Snapshot:
+def take(state: State, *, needs: frozenset[str] = frozenset(), pace: Cadence = ON_FREE_GPUS) -> Snapshot:
     """An immutable snapshot of the state at its ``now``; leases that end at this instant count as free.
 
-    ``needs`` : optional columns that the policy asks for.
+    ``needs`` : optional columns that the policy asks for. ``pace`` : its cadence.
     """
-    return take_renewing(state, needs=needs)[0]
+    return take_renewing(state, needs=needs, pace=pace)[0]
 
 
 def take_renewing(
     state: State,
     *,
     needs: frozenset[str] = frozenset(),
+    pace: Cadence = ON_FREE_GPUS,
     free: Bool | None = None,
     present: Int | None = None,
     memo: Memo | None = None,
@@ -101,9 +102,7 @@ def take_renewing(
         now=state.now,
         origin=state.origin,
         lease_s=state.settings.lease_s,
-        full_lease_s=state.settings.lease_s,
-        shortest_lease_s=state.settings.shortest_lease_s,
-        step_s=state.settings.step_s,
+        step_s=state.step_s(pace),
         tick_s=state.settings.tick_s,
         restart_s=state.settings.container_s,
         gpu_types=tuple(state.gpu_types),
@@ -130,8 +129,6 @@ def take_renewing(
     if state.between != "apps":
         received, entitled, rate = fairness_unit.balance(state, g.app_id)
         snapshot = snapshot.filled(unit_received=received, unit_entitled=entitled, unit_rate=rate)
-    if state.settings.shortest_lease_s and not state.settings.step_s:
-        snapshot.filled(lease_s=shortened(snapshot, state.settings.shortest_lease_s))
     if len(later):
         snapshot = _with_later(state, snapshot, later)
     expected = forecast_jobs(state, job_id, g.read("job_done"), memo.forecasts) if "ahead" in needs else None

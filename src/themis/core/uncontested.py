@@ -49,9 +49,8 @@ def uncontested(s: State, pace: Cadence, offer: FreeGpus) -> Solved | None:
     new = _new(s, offer, standing, waiting) if waiting else ()
     if new is None:
         return None
-    step_s = s.settings.step_s or (s.settings.tick_s if pace.ticks else 0.0)
-    until = end_of_lease(s.now, s.settings.lease_s, step_s)
-    answer = Renewal(until=until, step_s=step_s, new=_grant(new, until) if new else None)
+    until = end_of_lease(s.now, s.settings.lease_s, s.step_s(pace))
+    answer = Renewal(until=until, new=_grant(new, until) if new else None)
     return Solved(answer=answer, proof=NOTHING_TO_DECIDE)
 
 

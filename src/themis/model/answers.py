@@ -116,7 +116,6 @@ class GpuGrant:
     app : Int[W], app ids. ``gang`` : Int[W], rows of one gang share a number. ``machine``, ``gpus`` : Int[W].
     until : Float[W], end of the lease. ``extend`` : Int[W], id of the running job that the gang's GPUs are added to, or -1.
     declined : Int[D], ids of apps whose own agents want no more than they got: nothing that is left over is given to them.
-    step_s : seconds, where the settings have no ``step_s``: leases end together on its multiples; 0: each at ``until``.
     job : Int[W], id of the waiting job that gets the gang; None where the apps' own schedulers choose.
     """
 
@@ -127,7 +126,6 @@ class GpuGrant:
     until: Float
     extend: Int
     declined: Int = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    step_s: Seconds = 0.0
     job: Int | None = None
 
 
@@ -137,11 +135,10 @@ class Renewal:
 
     Attributes
     ----------
-    until : end of the renewed leases. ``step_s`` : as in ``GpuGrant``. ``new`` : gangs of the jobs that wait; None without one.
+    until : end of the renewed leases. ``new`` : gangs of the jobs that wait; None without one.
     """
 
     until: Seconds
-    step_s: Seconds = 0.0
     new: GpuGrant | None = None
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from themis.model.answers import Ask, Solved
     from themis.model.snapshot import Snapshot
 
-SCHEMA = 3
+SCHEMA = 4
 
 T = TypeVar("T")
 

@@ -95,7 +95,6 @@ def _write_answer(answer: Answer) -> Fields:
                 "gpus": answer.gpus,
                 "until": _once(answer.until),
                 "extend": _once(answer.extend),
-                **({"step_s": answer.step_s} if answer.step_s else {}),
                 **({"declined": answer.declined} if len(answer.declined) else {}),
                 **({} if answer.job is None else {"job": answer.job}),
             }
@@ -103,7 +102,6 @@ def _write_answer(answer: Answer) -> Fields:
             return {
                 "kind": "renewal",
                 "until": answer.until,
-                **({"step_s": answer.step_s} if answer.step_s else {}),
                 **({} if answer.new is None else {"new": _write_answer(answer.new)}),
             }
         case TimeShare():
@@ -147,7 +145,7 @@ def _read_answer(d: Fields) -> Answer:
         new = _read_answer(d["new"]) if "new" in d else None
         if not isinstance(new, GpuGrant | None):
             raise ValueError(f"the new gangs are a {type(new).__name__}, expected a grant")
-        return Renewal(until=float(d["until"]), step_s=d.get("step_s", 0.0), new=new)
+        return Renewal(until=float(d["until"]), new=new)
 
     def column(name: str, dtype: type[Any] = np.int64) -> Any:
         value = d[name]
@@ -162,7 +160,6 @@ def _read_answer(d: Fields) -> Answer:
                 gpus=column("gpus"),
                 until=column("until", np.float64),
                 extend=column("extend"),
-                step_s=d.get("step_s", 0.0),
                 declined=np.array(d.get("declined", ()), dtype=np.int64),
                 job=column("job") if "job" in d else None,
             )

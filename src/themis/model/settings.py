@@ -19,10 +19,8 @@ class Settings:
     ----------
     lease_s : longest lease, and the time over which a decision pays for moves and starts (Themis §6.4: 10 minutes).
     tick_s : expiries fall on multiples of it.
-    step_s : leases end together, at multiples of it, and are decided again then, under every policy that grants GPUs (decision 99);
-        0, the default: as the policy says, else each when ``lease_s`` are over.
-    shortest_lease_s : leases shorten down to this while apps wait for their first GPUs, and their ends are spread (decision 21);
-        0, the default, as in the Themis paper: every lease has one length. A start should cost a small part of it.
+    step_s : leases end together, at multiples of it, and are decided again then, under every policy that grants GPUs but `themis`
+        (decision 138); 0, the default: as the policy says (``Cadence.ticks``), at each tick or when ``lease_s`` are over.
     least_steps : a lease in which a gang starts lasts at least as long as its start and this number of its steps, as measured of
         the job (decision 120); 0, the default, as in the papers: start and steps do not count.
     container_s : cost of a real change of GPUs (§6.2.3: 35 s median); the model's checkpoint cost comes on top.
@@ -43,7 +41,6 @@ class Settings:
     seed: int = 0
     between: str = "apps"
     renew_idle: bool = True
-    shortest_lease_s: Seconds = 0.0
     least_steps: int = 0
     validate: bool = False
 
@@ -55,17 +52,12 @@ class Settings:
         for name in ("lease_s", "tick_s", "checkpoint_every_s"):
             if not getattr(self, name) > 0:
                 raise InputError(f"{name} is {getattr(self, name)}, expected more than 0 seconds.")
-        for name in ("container_s", "gather_s", "shortest_lease_s", "step_s", "least_steps"):
+        for name in ("container_s", "gather_s", "step_s", "least_steps"):
             if getattr(self, name) < 0:
                 raise InputError(f"{name} is {getattr(self, name)}, expected 0 or more.")
         if self.lease_s < self.tick_s:
             raise InputError(
                 f"lease_s is {self.lease_s}, shorter than tick_s {self.tick_s}; make the lease at least one tick."
-            )
-        if self.shortest_lease_s and not self.tick_s <= self.shortest_lease_s <= self.lease_s:
-            raise InputError(
-                f"shortest_lease_s is {self.shortest_lease_s}, expected from tick_s {self.tick_s} to lease_s {self.lease_s}, or 0 "
-                "for leases of one length."
             )
 
     @property
@@ -79,7 +71,6 @@ class Settings:
             "gather_s",
             "checkpoint_every_s",
             "renew_idle",
-            "shortest_lease_s",
             "least_steps",
         )
         return {name: getattr(self, name) for name in names}

@@ -93,12 +93,8 @@ class Snapshot:
     seed: Annotated[int, Column("", ONE, "the run's random seed")]
     now: Annotated[Seconds, Column("", S, "the instant of the decision")]
     origin: Annotated[Seconds, Column("", S, "where rounds are counted from: when the first app came")]
-    lease_s: Annotated[Seconds, Column("", S, "length of a lease given now: shorter where apps wait")]
-    full_lease_s: Annotated[Seconds, Column("", S, "the setting `lease_s`")]
-    shortest_lease_s: Annotated[Seconds, Column("", S, "the setting `shortest_lease_s`")]
-    step_s: Annotated[
-        Seconds, Column("", S, "the setting `step_s`: leases end together on its multiples; 0: as the policy says")
-    ]
+    lease_s: Annotated[Seconds, Column("", S, "the setting `lease_s`")]
+    step_s: Annotated[Seconds, Column("", S, "leases end together on its multiples; 0: each by itself")]
     tick_s: Annotated[Seconds, Column("", S, "the setting `tick_s`: leases end on its multiples")]
     restart_s: Annotated[Seconds, Column("", S, "the container's share of a restart (`container_s`)")]
     gpu_types: Annotated[tuple[str, ...], Column("K", NAME, "names of the GPU types")]

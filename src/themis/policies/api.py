@@ -59,7 +59,9 @@ class Cadence:
     renews : whether its answer is forced while each job has all GPUs that it can use; it is not asked then (decision 93).
     packs : the same where jobs wait that all fit: gangs that stand are renewed, the others are put where ``packing.narrowest``
         says, larger ones first.
-    ticks : on one GPU type, leases of its answers end together at each tick, where the settings have no ``step_s``.
+    ticks : where the settings have no ``step_s``: on one GPU type, leases of its answers end together at each tick. False: at
+        multiples of ``lease_s``, where leases are turns: each decision would stop gangs for those whose turn comes (decision 138).
+    apart : each lease ends by itself: winners of an auction pay with part of a full lease. The setting ``step_s`` does not count.
     clock : rounds begin at multiples of ``round_s``, as leases end, not when the first app came and at multiples from then on.
     """
 
@@ -71,6 +73,7 @@ class Cadence:
     renews: Renews = Renews.NO
     packs: bool = False
     ticks: bool = False
+    apart: bool = False
     clock: bool = False
 
     def __post_init__(self) -> None:

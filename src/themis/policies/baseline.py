@@ -44,11 +44,13 @@ class Baseline:
     claims: ClassVar[frozenset[str]] = frozenset({"work_conserving"})
     needs: ClassVar[frozenset[str]] = frozenset()
     level: ClassVar[Granularity] = Granularity.APP
+    turns: ClassVar[bool] = False
+    """Its order changes as apps hold GPUs, so its leases are turns and are not decided again at each tick."""
 
     @property
     def pace(self) -> Cadence:
         """Decide whenever GPUs are free."""
-        return PACKING if self.placement is Placing.PACKED else RENEWING
+        return replace(PACKING if self.placement is Placing.PACKED else RENEWING, ticks=not self.turns)
 
     @abstractmethod
     def grant(self, snapshot: Snapshot) -> Solved:

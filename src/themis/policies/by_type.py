@@ -8,13 +8,11 @@ since the first arrival, so that a decision may move every job.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
-from themis.model.units import Float, Int, Locality, Seconds
+from themis.model.units import Float, Int, Locality
 from themis.optimize.shares.problem import Problem
 from themis.policies.gavel.baselines import allox
 from themis.policies.placement.grants import Allocator, lease_end
@@ -86,7 +84,7 @@ class _Dealt:
         self.s, self.problem, self.free = s, problem, free
         self.allocator = Allocator(s)
         self.served = np.zeros(s.jobs, dtype=np.bool_)
-        self.until = _end(s)
+        self.until = lease_end(s)
 
     def give(self, j: int, k: int, least: int = 0) -> bool:
         """A gang of the job on GPUs of the type; False if there is no room or the type does not run it.
@@ -109,12 +107,3 @@ class _Dealt:
         self.free[k] -= gpus
         self.served[j] = True
         return True
-
-
-def _end(s: Snapshot) -> Seconds:
-    """The next step, or multiple of a lease since the first arrival; a lease from now where that is less than a tick away."""
-    if s.step_s:
-        return lease_end(s, starving=False)
-    periods = math.floor((s.now - s.origin) / s.lease_s + 1e-9) + 1
-    end = s.origin + periods * s.lease_s
-    return min(end, s.now + s.lease_s) if end - s.now >= s.tick_s else s.now + s.lease_s

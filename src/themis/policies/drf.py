@@ -9,7 +9,7 @@ differ, shares that are no whole number of gangs are made up by turns (``policie
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -33,14 +33,13 @@ class Drf:
     @property
     def pace(self) -> Cadence:
         """Decide whenever GPUs are free."""
-        return PACKING
+        return replace(PACKING, ticks=True)
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
         """Fill progressively; ties go to least received, then the earlier arrival, then the lower id."""
         allocator = Allocator(snapshot)
         queue = waiting_apps(snapshot)
-        wants, starving = _fill(snapshot, queue, allocator.left)
-        until = lease_end(snapshot, starving)
+        wants, until = _fill(snapshot, queue, allocator.left), lease_end(snapshot)
         while wants:
             allocator.allocate(wants, until)
             if not allocator.left:
@@ -49,23 +48,20 @@ class Drf:
             queue = _without(queue, [a for a, _ in wants], snapshot.apps)
             if not len(queue):
                 break
-            wants, _ = _fill(snapshot, queue, allocator.left)
+            wants = _fill(snapshot, queue, allocator.left)
         return Solved(answer=allocator.grant())
 
 
-def _fill(s: Snapshot, queue: Int, left: int) -> tuple[list[tuple[int, list[int]]], bool]:
-    """Gangs for each app, least share first, and whether a gang larger than all ``left`` GPUs is due first."""
+def _fill(s: Snapshot, queue: Int, left: int) -> list[tuple[int, list[int]]]:
+    """Gangs for each app, least share first."""
     demands: dict[int, Demand] = {}
     ready: dict[int, Demand] = {}  # rows of apps whose turn may come: arrays are made for many of them together
     turns, lone = Turns.of(s, by_received=True), s.once(_only_gang, _only_gang)
     given, gang = turns.keys(queue, s.app_held[queue]), lone[queue]
     keys = given.T if s.weighted else given.T[1:3]  # the others are equal
     order = np.lexsort((s.app_arrival[queue], *keys[::-1]))
-    # Bursts leave hundreds of apps whose only gang is larger than the free GPUs: only whether one of them comes first
-    # matters.
-    due = _Queue(s, queue, given, order[gang[order] > left]).first()
+    # Bursts leave hundreds of apps whose only gang is larger than the free GPUs.
     line = _Queue(s, queue, given, order[gang[order] <= left])
-    starving, allocated = False, False
     while left and (key := line.pop()) is not None:
         a = key[-1]
         if s.weighted:
@@ -75,7 +71,6 @@ def _fill(s: Snapshot, queue: Int, left: int) -> tuple[list[tuple[int, list[int]
             if fresh > key:
                 line.push(fresh)
                 continue
-        starving |= not allocated and due is not None and due < key
         if a not in demands:
             if lone.item(a) > left:
                 continue
@@ -85,21 +80,19 @@ def _fill(s: Snapshot, queue: Int, left: int) -> tuple[list[tuple[int, list[int]
             demands[a] = ready[a]
         step = demands[a].next_step()
         if step > left:
-            starving |= not allocated
             continue
         if step:
             demands[a].take()
             turns.take(a, step)
-            allocated, left = True, left - step
+            left -= step
             has = float(s.app_held[a]) + sum(demands[a].gangs)
             line.push((*turns.key(a, has), key[-2], a))
-    starving |= due is not None and left > 0 and not allocated
     wants = [(a, d.gangs) for a, d in demands.items() if d.gangs]
     if len(wants) < 2:
-        return wants, starving
+        return wants
     first = np.array([a for a, _ in wants], dtype=np.int64)
     order = np.lexsort(Turns.of(s).keys(first, s.app_held[first]).T[::-1])
-    return [wants[i] for i in order], starving
+    return [wants[i] for i in order]
 
 
 def _without(queue: Int, rows: list[int], apps: int) -> Int:

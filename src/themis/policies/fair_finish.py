@@ -59,8 +59,7 @@ class FairFinish:
         Ties go by work left, arrival and id.
         """
         several, s = types_differ(snapshot), snapshot
-        if step_s := s.step_s or (0.0 if several else s.tick_s):
-            s = s.having(step_s=step_s, lease_s=min(s.full_lease_s, PLANNED * step_s))
+        s = s.having(lease_s=min(s.lease_s, PLANNED * s.step_s))
         left, due, speed = work_left(s), cast(Float, s.need("reference")) - s.now, fastest(s)
         alone = cast(Float, s.need("need_alone")) / speed
         believed = alone
@@ -81,7 +80,7 @@ class FairFinish:
         else:
             allocator = Allocator(s)
             best_first(allocator, rest, left, fill(allocator, head), young_s=YOUNG * s.restart_s)
-            solved = Solved(answer=replace(allocator.grant(), step_s=step_s))
+            solved = Solved(answer=allocator.grant())
         late = np.flatnonzero((due < alone) & np.isfinite(alone))
         return replace(solved, proof=Proof(stretched=s.app_id[late], stretch=(alone - due)[late]))
 

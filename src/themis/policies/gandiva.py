@@ -8,7 +8,7 @@ there (migration). Time slicing and packing of several jobs on a GPU are left ou
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -32,7 +32,7 @@ class Gandiva(Baseline):
     @property
     def pace(self) -> Cadence:
         """Decide whenever GPUs are free; the best-placed gang comes first, not the largest."""
-        return RENEWING
+        return replace(RENEWING, ticks=True)
 
     def grant(self, snapshot: Snapshot) -> Solved:
         """Deal gang after gang to the app that can be placed best now.
@@ -93,8 +93,7 @@ class _Greedy:
         """
         allocator = self.allocator
         queue_of = {queue[-1]: queue for queue in self.alike}
-        starving = any(gang.low > allocator.left for gang in self.next.values())
-        until = lease_end(self.s, starving)
+        until = lease_end(self.s)
         self._know_kinds()
         self.fresh = {a: bid for a in self.next if (bid := self._bid(a))}
         heap = list(self.fresh.values())

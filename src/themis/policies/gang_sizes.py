@@ -122,7 +122,6 @@ class GangSizes:
             gpus=gpus,
             until=np.full(len(job), s.now + self.round_s),
             extend=np.full(len(job), -1),
-            step_s=self.round_s,
             job=s.job_id[job],
         )
 

@@ -6,6 +6,7 @@ Each decision draws its own order from the seed and the decision's number, so th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from themis.policies.placement.ordered import in_order
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Random(Baseline):
     """All orders of the apps are equally likely."""
+
+    turns: ClassVar[bool] = True
 
     def grant(self, snapshot: Snapshot) -> Solved:
         """Deal the offer in an order drawn for this decision."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
@@ -24,6 +25,8 @@ from themis.policies.stepwise import by_gain, start_order
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slaq(Baseline):
     """Largest decrease of loss in a lease first, one GPU or smallest gang at a time."""
+
+    turns: ClassVar[bool] = True
 
     def grant(self, snapshot: Snapshot) -> Solved:
         """Fill by decrease of the apps' summed losses."""

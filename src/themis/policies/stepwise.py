@@ -34,17 +34,16 @@ def by_gain(s: Snapshot, value: Value, placement: Placing = Placing.PACKED) -> S
     """
     allocator, worths = Allocator(s, placement), _Worths(s, blind=placement is Placing.BLIND)
     apps = waiting_apps(s).tolist()
-    wants, starving = _fill(s, apps, allocator.left, value, worths)
-    until = lease_end(s, starving)
+    wants, until = _fill(s, apps, allocator.left, value, worths), lease_end(s)
     while wants:
         allocator.allocate(list(wants.items()), until)
         apps = [a for a in apps if a not in wants]
-        wants, _ = _fill(s, apps, allocator.left, value, worths)
+        wants = _fill(s, apps, allocator.left, value, worths)
     return Solved(answer=allocator.grant())
 
 
-def _fill(s: Snapshot, apps: list[int], left: int, value: Value, worths: _Worths) -> tuple[dict[int, list[int]], bool]:
-    """Gangs for each app, the one with the first step first, and whether a gang larger than the offer is due first."""
+def _fill(s: Snapshot, apps: list[int], left: int, value: Value, worths: _Worths) -> dict[int, list[int]]:
+    """Gangs for each app, the one with the first step first."""
     demands: dict[int, Demand] = {a: demand_of(s, a) for a in apps} if left else {}
     values = {a: value(a, ()) for a in demands}
     heap: list[tuple[float, float, float, int, int]] = []
@@ -61,16 +60,14 @@ def _fill(s: Snapshot, apps: list[int], left: int, value: Value, worths: _Worths
     for a in demands:
         queue(a)
     wants: dict[int, list[int]] = {}
-    starving = False
     while heap and left:
         *_, a, step = heapq.heappop(heap)
         if step > left:
-            starving |= not wants
             continue
         left -= step
         wants[a] = demands[a].gangs.copy()
         queue(a)
-    return wants, starving
+    return wants
 
 
 def start_order(s: Snapshot, a: int) -> Int:

@@ -28,14 +28,14 @@ from themis.fairness.finish_time import FinishTime, Form
 from themis.model.answers import Ask, Proof, Solved
 from themis.model.bids import Bids
 from themis.model.snapshot import Snapshot
-from themis.model.units import NONE, Bool, Float, Int, Locality
+from themis.model.units import NONE, Bool, Float, Int, Locality, Seconds
 from themis.optimize.winners.auction_problem import Supply
 from themis.optimize.winners.work_limits import Limits
 from themis.policies.api import Cadence, Granularity, Renews, Workbench
 from themis.policies.auction.clearing import clear
 from themis.policies.auction.outcome import Outcome
 from themis.policies.auction.payment import DRAWN, FORMS, pay
-from themis.policies.placement.grants import Allocator, demand_of, lease_end, least_waiting
+from themis.policies.placement.grants import Allocator, demand_of, least_waiting
 from themis.policies.placement.packing import Counts, narrowest
 from themis.policies.placement.turns import Turns
 from themis.policies.tuning.app_agent import Agents, growing_job
@@ -94,7 +94,7 @@ class Themis:
     @property
     def pace(self) -> Cadence:
         """Decide whenever GPUs are free."""
-        return Cadence(renews=Renews.SINGLE_ON_ONE_TYPE)
+        return Cadence(renews=Renews.SINGLE_ON_ONE_TYPE, apart=True)
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
         """First ask for bids, then clear."""
@@ -136,6 +136,17 @@ def relative_weight(weight: Float) -> Float | None:
     return None if (weight == most).all() else weight / most
 
 
+def _end(s: Snapshot, starving: bool) -> Seconds:
+    """End of full leases given now.
+
+    While a bidder's gang is larger than the offer they end with the last lease that runs, so that all GPUs are on offer together;
+    no lease is cut short (decision 4).
+    """
+    full = s.now + s.lease_s
+    running = s.job_until[s.job_held > 0]
+    return min(full, max(float(running.max()), s.now + s.tick_s)) if starving and len(running) else full
+
+
 class _Round:
     """One auction, from bids to grants."""
 
@@ -145,7 +156,7 @@ class _Round:
         """Rho by which apps were sorted: reported by their own agents, or computed from the snapshot."""
         self.allocator = Allocator(s)
         self.offered = self.allocator.left
-        self.until = lease_end(s, starving=bool((s.app_gang_min[bidders] > self.offered).any()))
+        self.until = _end(s, starving=bool((s.app_gang_min[bidders] > self.offered).any()))
         self.returned: list[tuple[int, Counts, int]] = []
         """Gangs that payments took away: (app row, counts, job to extend)."""
         self.leftover = np.zeros(s.apps, dtype=np.int64)

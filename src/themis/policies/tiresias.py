@@ -7,6 +7,7 @@ no placement preferences.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -20,6 +21,8 @@ from themis.policies.placement.ordered import in_order
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tiresias(Baseline):
     """Least attained service, per unit of weight; between users or groups, first by what the user received."""
+
+    turns: ClassVar[bool] = True
 
     def grant(self, snapshot: Snapshot) -> Solved:
         """Deal the offer by attained service of the unit of fairness, then of the app; ties by arrival and id."""

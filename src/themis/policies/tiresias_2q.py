@@ -51,7 +51,7 @@ class Tiresias2Q:
         """Deal the offer by queue, then arrival, then id; between users or groups, by the user's queue before the app's."""
         s = snapshot
         # Services are often whole leases, so that they equal the limit up to rounding in the mean weight.
-        limit = self.threshold * s.full_lease_s * s.machine_gpus.sum() * (1.0 - 1e-9)
+        limit = self.threshold * s.lease_s * s.machine_gpus.sum() * (1.0 - 1e-9)
         relative = s.app_weight * s.apps / max(float(s.app_weight.sum()), 1e-300)
         of_user, of_app = unit_service(s) >= limit, s.app_attained >= limit * relative
         return in_order(s, np.lexsort((s.app_id, s.app_arrival, of_app, of_user)))

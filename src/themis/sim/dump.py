@@ -150,7 +150,7 @@ def decide(dump: Dump, spec: str = "") -> DumpedDecision:
     spent = process_time() - began
     state, offer = core.state, FreeGpus(state=core.state, by=core.state.now)
     adopt(state, solved.answer, state.version)
-    intent = intend(state, solved.answer, offer, policy.pace.spare)
+    intent = intend(state, solved.answer, offer, policy.pace)
     placed = place(state, intent.gangs, offer)
     if policy.pace.spare and core.settings.renew_idle:
         placed += left_over(state, intent, offer, placed)

@@ -103,17 +103,9 @@ def least_waiting(s: Snapshot) -> Int:
     return np.where(least == none, 0, least)
 
 
-def lease_end(s: Snapshot, starving: bool) -> Seconds:
-    """End of leases given now: the next step, or where leases end each by itself a full lease from now, unless an app starves.
-
-    Where a gang is due but larger than the offer, leases given meanwhile end with the last one that runs, so that all
-    of them are on offer together; nothing idles and no lease is cut short (decision 0004).
-    """
-    full = end_of_lease(s.now, s.lease_s, s.step_s)
-    if s.step_s or not starving:
-        return full
-    running = s.job_until[s.job_held > 0]
-    return min(full, max(float(running.max()), s.now + s.tick_s)) if len(running) else full
+def lease_end(s: Snapshot) -> Seconds:
+    """End of leases given now: all end together, at the next step (decision 138)."""
+    return end_of_lease(s.now, s.lease_s, s.step_s)
 
 
 class Allocator:

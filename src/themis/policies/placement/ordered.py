@@ -28,22 +28,20 @@ def fill(allocator: Allocator, order: Int) -> Seconds:
     snapshot = allocator.s
     waiting = set(waiting_apps(snapshot).tolist())
     queue = [a for a in order.tolist() if a in waiting]
-    wants, starving = _wants(snapshot, queue, allocator.left)
-    until = lease_end(snapshot, starving)
+    wants, until = _wants(snapshot, queue, allocator.left), lease_end(snapshot)
     while wants:
         allocator.allocate(wants, until)
         if not allocator.left:
             break
         had_turn = {a for a, _ in wants}
         queue = [a for a in queue if a not in had_turn]
-        wants, _ = _wants(snapshot, queue, allocator.left)
+        wants = _wants(snapshot, queue, allocator.left)
     return until
 
 
-def _wants(s: Snapshot, queue: list[int], left: int) -> tuple[list[tuple[int, list[int]]], bool]:
-    """Gangs for each app in turn while they fit ``left`` GPUs, and whether a gang larger than all of them is due first."""
+def _wants(s: Snapshot, queue: list[int], left: int) -> list[tuple[int, list[int]]]:
+    """Gangs for each app in turn while they fit ``left`` GPUs."""
     wants: list[tuple[int, list[int]]] = []
-    starving = False
     for a in queue:
         if not left:
             break
@@ -51,7 +49,6 @@ def _wants(s: Snapshot, queue: list[int], left: int) -> tuple[list[tuple[int, li
         while (step := demand.next_step()) and step <= left:
             demand.take()
             left -= step
-        starving |= not wants and bool(step) and not demand.gangs
         if demand.gangs:
             wants.append((a, demand.gangs))
-    return wants, starving
+    return wants

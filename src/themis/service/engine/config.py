@@ -273,12 +273,6 @@ class Config:
     lease_s: Seconds = setting(
         600.0, DURATION, "length of a lease, the minimum time that a job keeps its GPUs", live=True
     )
-    shortest_lease_s: Seconds = setting(
-        180.0,
-        WAIT,
-        "minimum length of a lease while apps wait for their first GPUs; 0, or `lease` and more: leases are not shortened",
-        live=True,
-    )
     least_steps: int = setting(
         10,
         whole(0, 10**6),
@@ -290,7 +284,7 @@ class Config:
         0.0,
         WAIT,
         "leases end together, at multiples of this time, and are renewed or given to others then, under every policy that grants "
-        "GPUs; 0: as the policy says, `fair_finish` at each `tick`",
+        "GPUs but `themis`; 0: as the policy says, most at each `tick`, `tiresias` at multiples of `lease`",
         live=True,
     )
     tick_s: Seconds = setting(60.0, DURATION, "leases end at multiples of this time", live=True)
@@ -475,12 +469,6 @@ class Config:
             raise InputError(problem)
 
     @property
-    def shortest_lease(self) -> Seconds:
-        """``shortest_lease_s`` as the core takes it: at least a tick; 0 where leases are no longer anyway."""
-        shortest = max(self.shortest_lease_s, self.tick_s) if self.shortest_lease_s else 0.0
-        return shortest if shortest < self.lease_s else 0.0
-
-    @property
     def core_settings(self) -> Settings:
         """The settings of the scheduling core."""
         from themis.model.settings import Settings
@@ -494,7 +482,6 @@ class Config:
             gather_s=self.gather_s,
             checkpoint_every_s=self.checkpoint_every_s,
             validate=self.validate,
-            shortest_lease_s=self.shortest_lease,
             least_steps=self.least_steps,
         )
 
