@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from themis.cli import ask, main
-from themis.cli.table_columns import STEPS, Reply, steps_columns, why_now
+from themis.cli.table_columns import JOBS, STEPS, TRIALS, Reply, filled, refined_now, steps_columns, why_now
 from themis.errors import InputError
 from themis.report.sentences import delivered, span
 from themis.schema import messages as schema
@@ -58,6 +58,24 @@ def test_why_prints_its_estimate_before_it_asks_for_simulations(
     after = capsys.readouterr().out
     assert after.startswith("Refined by simulations:\nNext GPUs expected at")
     assert "end" not in after, "one end in one answer"
+
+
+def test_an_app_that_ends_while_it_is_explained_is_not_refined_by_simulations() -> None:
+    running = schema.WhyReply(code="all_leased", sentence="all 8 GPUs are leased.")
+    ended = schema.WhyReply(code="ended", sentence="the app is finished.", simulations=9, start_median=1e9)
+    assert refined_now(running, ended)[0] == "ended: the app is finished."
+    assert "Refined by simulations:" not in refined_now(running, ended)
+    assert refined_now(ended, ended.model_copy(update={"simulations": 0})) == []
+
+
+def test_a_studys_trials_show_parameters_and_what_was_pruned_also_in_best() -> None:
+    row = {"job": 0, "outcome": "completed", "parameters": {}, "best_steps": 0.0, "steps": None}
+    trial = {**row, "metrics": {"loss": 0.5, "lr": 0.1, "PRUNED": 1.0}}
+    assert TRIALS["metrics"](trial) == "lr 0.1, PRUNED"
+    assert JOBS["metrics"](trial) == "loss 0.5, lr 0.1, PRUNED"
+    assert "metrics" not in filled(TRIALS, [row])
+    told = {**trial, "best_loss": 0.5, "steps": 0.0}
+    assert (TRIALS["steps"](told), TRIALS["at step"](told)) == ("", ""), "Optuna's trials report no steps of their own"
 
 
 def test_the_end_of_unknown_work_is_unknown() -> None:

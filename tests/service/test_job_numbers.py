@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from fake import request, world
+from test_arbiter import enter
+from test_budgets import LEASE, run_for
 from test_fairness_over_time import api_of
 
 from themis.model.events import MetricsReported
@@ -37,3 +39,17 @@ def test_every_answer_numbers_jobs_within_their_app(tmp_path: Path) -> None:
         w.finish(3, 2000.0)
         (past,) = w.ask(lambda a: accounts.history(a, schema.HistoryRequest())).apps
         assert {attempt.job for attempt in past.attempts} == {0, 1}
+
+
+def test_renewed_leases_are_events_of_their_users(tmp_path: Path) -> None:
+    with world(tmp_path, 8, **LEASE) as w:
+        for user in ("ann", "bob"):
+            enter(w, f"{user}s", user=user, steps=40000.0)
+        run_for(w, 300.0)
+        api = api_of(w, tmp_path)
+        kinds = {}
+        for app, user in enumerate(("ann", "bob", "eve")):
+            records = list(api.Events(schema.EventsRequest(user=user, follow=False)))
+            kinds[user] = {record.kind for record in records}
+            assert all(app in {job.app for job in r.jobs} for r in records if r.kind == "Renew")
+        assert {user for user in kinds if "Renew" in kinds[user]} == {"ann", "bob"}

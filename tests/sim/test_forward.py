@@ -253,8 +253,11 @@ def test_the_end_of_unknown_work_is_unknown_and_needs_no_number_of_simulations(m
     assert all(math.isnan(times.median) for times in row.times)
     assert not any(math.isnan(other.times[0].median) for other in some.apps if other is not row)
     assert "Of 1 app the end is unknown: the work was not given" in some.basis
-    none = answer(replace(middle, unknown=frozenset(there)), Question(seeds=range(20), arrivals=False), learn_s=0)
-    assert none.simulations == 1
+    asked = Question(policies=("current", "drf"), seeds=range(20))
+    none = answer(replace(middle, unknown=frozenset(there)), asked, learn_s=1e9)
+    assert (none.simulations, none.correction) == (1, Correction()), "and none of the past, which would correct nothing"
+    assert none.summaries[0].sentence == "Under drf no end can be compared."
+    assert none.basis.endswith("it is simulated as the setting unknown_work assumes.")
     assert {row.state for row in none.apps} == {"unknown"}
 
 

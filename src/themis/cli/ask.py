@@ -35,6 +35,7 @@ from themis.cli.table_columns import (
     planned_now,
     print_lines,
     ranked,
+    refined_now,
     service_of,
     show_list,
     show_rows,
@@ -216,9 +217,9 @@ def why(
             sys.stdout.flush()
             now = service.call("Why", app=app)
             story = json.loads(now.pop("json"))
-            refined = [line for line in why_now(Reply.of(now), verbose=verbose) if line not in lines]
-            print_lines(("Refined by simulations:",) if refined else ())
-            print_lines((*refined, *planned_now(story), *delivered_now(story)))
+            print_lines(
+                (*refined_now(first, Reply.of(now), verbose=verbose), *planned_now(story), *delivered_now(story))
+            )
             if verbose:
                 begin = story["arrival"]
                 steps = [{**step, "time": step["time"] - begin} for step in story["steps"]]
@@ -318,7 +319,14 @@ def share(
     """
     with service_of(home) as service:
         columns = ALL_SHARES if verbose else SHARES
-        show_list(lambda: service.call("Share", user=user)["users"], columns, output, watch, title="themis share")
+        show_list(
+            lambda: service.call("Share", user=user)["users"],
+            columns,
+            output,
+            watch,
+            empty=NO_APPS,
+            title="themis share",
+        )
 
 
 def events(

@@ -197,7 +197,8 @@ def _print(rows: Sequence[Mapping[str, Any]], output: str, columns: Sequence[str
         table = Table(*columns, box=box.SIMPLE_HEAD, show_edge=False)
         for row in rows:
             table.add_row(*(escape(_cell(row[column], "{:.4g}".format)) for column in columns))
-        print_whole(table)
+        # In a terminal, cells of text wrap: the table is more than twice as wide.
+        out.print(table) if out.is_terminal else print_whole(table)
 
 
 def _cell(value: object, number: Callable[[float], str]) -> str:

@@ -279,7 +279,7 @@ def _progress(row: Any) -> str:
 
 def _steps(row: Any) -> str:
     """``600/2000`` as the program reports them; ``600`` where it says no end, the time limit where it reports nothing."""
-    if row.get("steps") is None:
+    if row.get("steps") is None or not (float(row["steps"]) or row.get("total")):
         return _limit(row)
     end = f"/{float(row['total']):.0f}" if row.get("total") is not None else ""
     return f"{float(row['steps']):.0f}{end}"
@@ -291,8 +291,9 @@ def _limit(row: Any) -> str:
 
 
 def _metrics(row: Any) -> str:
-    """``loss 0.3, accuracy nan``: as the program reported them last."""
-    return ", ".join(f"{name} {float(value):.4g}" for name, value in (row.get("metrics") or {}).items())
+    """``loss 0.3, accuracy nan``: as the program reported them last; ``PRUNED`` where a study gave the trial up."""
+    values = (row.get("metrics") or {}).items()
+    return ", ".join(name if name == "PRUNED" else f"{name} {float(value):.4g}" for name, value in values)
 
 
 APPS: Columns = {
@@ -338,7 +339,8 @@ TRIALS: Columns = {
     "steps": _steps,
     "last loss": _number("last_loss", ".4g", unknown=NO_NUMBER),
     "best loss": _number("best_loss", ".4g"),
-    "at step": lambda r: f"{r['best_steps']:.0f}" if "best_loss" in r else "",
+    "at step": lambda r: f"{r['best_steps']:.0f}" if "best_loss" in r and r["best_steps"] else "",
+    "metrics": lambda r: _metrics({"metrics": {k: v for k, v in r.get("metrics", {}).items() if k != "loss"}}),
     "why stopped": _plain("why_stopped"),
 }
 ALL_TRIALS: Columns = {
@@ -489,6 +491,13 @@ def why_now(found: Any, *, verbose: bool = False) -> list[str]:
             f"Fair share: {found.fair:.0%} of the cluster (weight {found.weight:.3g}; shared between {found.between})."
         )
     return lines + _start(found) + _end(found, verbose=verbose)
+
+
+def refined_now(first: Any, later: Any, *, verbose: bool = False) -> list[str]:
+    """Lines that a second answer adds: the start by simulations; all of it where the app's situation has changed."""
+    if later.code != first.code:
+        return why_now(later, verbose=verbose)
+    return ["Refined by simulations:", *start] if later.simulations and (start := _start(later)) else []
 
 
 def _start(found: Any) -> list[str]:

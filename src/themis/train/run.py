@@ -34,6 +34,10 @@ SAME_TRIES, SAME_WAIT_S = 30, 1.0
 T = TypeVar("T")
 
 
+class SameFile(RuntimeError):
+    """Several ranks would write one checkpoint. The service knows its name: it does not try such a job again."""
+
+
 class Run:
     """One attempt of a training run.
 
@@ -335,11 +339,11 @@ class Run:
 
         Raises
         ------
-        RuntimeError : several ranks would write one file, because they are in no process group.
+        SameFile : several ranks would write one file, because they are in no process group.
         """
         several = self.world.world_size > 1 and self._agree is None and not process_group()
         if several and self.everywhere and self.save is not None and self.checkpoints is not None:
-            raise RuntimeError(
+            raise SameFile(
                 f"{self.world.world_size} ranks would write the same checkpoint, because they are in no process group. Call "
                 "torch.distributed.init_process_group() first, pass agree=, or submit the script as one process (launch: once)."
             )

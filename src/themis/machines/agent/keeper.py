@@ -865,7 +865,7 @@ def last_line(path: str) -> str:
 
 def hopeless(line: str, code: int) -> str:
     """Cause of an end after which no attempt can succeed, from the last line of output: broken, absent, or empty."""
-    if code == 1 and line.startswith(("SyntaxError:", "IndentationError:", "TabError:")):
+    if code == 1 and line.startswith(("SyntaxError:", "IndentationError:", "TabError:", "themis.train.run.SameFile:")):
         return "broken"
     return "absent" if code in (2, 127) and NO_SCRIPT.search(line) else ""
 

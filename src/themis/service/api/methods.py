@@ -691,11 +691,12 @@ class Api:
 
 
 def _concerns(line: dict[str, Any], user: str, users: list[str], app_of: list[int]) -> bool:
-    """True if a record is about an app of the user: its submission, or one that names the app or one of its jobs."""
+    """True if a record is about an app of the user: its submission, or one that names the app or jobs of it."""
     if isinstance(line.get("app"), dict):
         return bool(line["app"]["user"] == user)
-    app = line.get("app", app_of[line["job"]] if "job" in line else None)
-    return app is not None and isinstance(app, int) and users[app] == user
+    jobs = line.get("jobs", [line["job"]] if "job" in line else [])
+    apps = [line["app"]] if isinstance(line.get("app"), int) else [app_of[job] for job in jobs]
+    return any(users[app] == user for app in apps)
 
 
 def _rest(path: Path, at: dict[int, int], attempt: int) -> Iterator[bytes]:

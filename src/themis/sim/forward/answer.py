@@ -104,6 +104,8 @@ class Answer:
                 f". Of {counted(unknown, 'app')} the end is unknown: the work was not given "
                 "(docs/jobs.md#how-much-work-a-job-has); it is simulated as the setting unknown_work assumes"
             )
+        if unknown == len(self.apps):
+            return f"{runs}."
         c = self.correction
         if not c.learned:
             return f"{runs}. Intervals are not calibrated: {counted(c.ended, 'past forecast')} of this log came true."
@@ -172,7 +174,8 @@ def answer(
         raise InputError(f"{count} apps are in the system; a what-if takes at most {most_apps}.")
     ends = simulate(present, asked, allowed_s, processes)
     if by is None:
-        by = learn(present, learn_s, processes) if learn_s > 0 else Correction()
+        known = not all(is_unknown(present, state, a) for a in ends.apps)
+        by = learn(present, learn_s, processes) if learn_s > 0 and known else Correction()
     return _answer(present, asked, state, ends, by)
 
 
@@ -274,7 +277,7 @@ def _summary(rows: Sequence[AppRow], c: int, policy: str, asked: Question, probl
         later=len(later),
         worst=worst if found else math.nan,
         best=best if found else math.nan,
-        sentence=f"{under} {'; '.join(parts)}.",
+        sentence=f"{under} {'; '.join(parts)}." if found else f"{under} no end can be compared.",
     )
 
 
