@@ -62,6 +62,8 @@ class _Placer:
         self.on: dict[int, list[int]] = {}
         """GPUs of a machine that were open when it was first looked at, rising."""
         self.of_type: dict[int, Bool] = {}
+        self.usable: dict[tuple[int, ...], Int] = {}
+        """Machines of these types, rising."""
         self.taken: set[int] = set()
         self.choosing: set[int] = set()
         """Apps with several jobs whose own schedulers choose the job that gets a gang."""
@@ -119,7 +121,7 @@ class _Placer:
             else:
                 whole.append(gang)
         moves = [gang for gang in whole if not self._renew(gang)]
-        planned = [0] * len(s.machines)
+        planned = np.zeros(len(s.machines), dtype=np.int64)
         for gang in (*rest, *moves):
             stands = [(s.machine_of[g], 1) for g in s.job_gpus.get(gang.job, ()) if self.open[g]]
             for n, c in stands or gang.counts or ():
@@ -139,46 +141,47 @@ class _Placer:
             for gang in rest
         ]
 
-    def _machine_for(self, gang: WantedGang, planned: Sequence[int]) -> tuple[int, int] | None:
+    def _machine_for(self, gang: WantedGang, planned: Int) -> tuple[int, int] | None:
         """The machine for the whole gang where it displaces fewest GPUs of others, the fullest of these, and its GPUs there.
 
-        An elastic gang that fits nowhere takes fewer GPUs, as many as one machine has.
+        An elastic gang that fits nowhere takes fewer GPUs, as many as one machine has. ``planned`` : [N], GPUs for others.
         """
-        room, usable = self.room_of, self._usable(gang)
-        gpus = min(gang.gpus, max((room[n] for n in usable), default=0))
+        usable = self._usable(gang)
+        room = self.room[usable]
+        gpus = min(gang.gpus, int(room.max(initial=0)))
         if gpus < gang.gpus and gpus < self.s.jobs.one.gpus_min[self._job_of(gang)]:
             return None
-        fits = [n for n in usable if room[n] >= gpus]
-        return min(fits, key=lambda n: (max(gpus - room[n] + planned[n], 0), room[n])), gpus
+        fits = usable[room >= gpus]
+        room = self.room[fits]
+        return int(fits[np.lexsort((room, np.maximum(gpus - room + planned[fits], 0)))[0]]), gpus
 
-    def _usable(self, gang: WantedGang) -> list[int]:
-        s = self.s
-        if gang.gpu_type != NONE:
-            return list(s.machines_of[gang.gpu_type])
-        types: list[int] = np.flatnonzero(s.allowed(np.array([self._job_of(gang)]))[0]).tolist()
-        return sorted(n for k in types for n in s.machines_of[k])
+    def _usable(self, gang: WantedGang) -> Int:
+        """Machines that the gang may use, rising."""
+        s, types = self.s, tuple[int, ...]((gang.gpu_type,))
+        if gang.gpu_type == NONE:
+            types = tuple(np.flatnonzero(s.allowed(np.array([self._job_of(gang)]))[0]).tolist())
+        if types not in self.usable:
+            self.usable[types] = np.flatnonzero(np.isin(s.machine_type, types))
+        return self.usable[types]
 
     def _reserve(self) -> None:
         """Have leases on one machine end together with the last that runs there, for each gang that found no machine.
 
         Else gangs that end one after the other would be followed by others, and the machine never be free as a whole.
         """
-        s, until, by = self.s, self.s.jobs.one.until, self.offer.by + EPS
-        ends: dict[int, float] = {}
-        for j, gpus in s.job_gpus.items():
-            if until[j] > by:
-                for n in {s.machine_of[g] for g in gpus}:
-                    ends[n] = max(ends.get(n, 0.0), until[j])
+        s, ends, reserved = self.s, np.zeros(len(self.s.machines)), dict[int, float]()
+        last = np.where(s.gpu_job != NONE, s.jobs.until[s.gpu_job], 0.0).max(axis=1)
+        runs = last > self.offer.by + EPS
+        np.maximum.at(ends, s.gpu_machine[runs], last[runs])
         for gang in self.unplaced:
-            free = {n: ends[n] for n in self._usable(gang) if n in ends and s.machine_size[n] >= gang.gpus}
-            if not free:
-                continue
-            best = min(free, key=lambda n: (free[n], n))
-            end = ends.pop(best)
-            self.out = [
-                p._replace(until=min(p.until, end)) if any(s.machine_of[g] == best for g in p.gpus) else p
-                for p in self.out
-            ]
+            usable = self._usable(gang)
+            usable = usable[(ends[usable] > 0) & (s.machine_size[usable] >= gang.gpus)]
+            if len(usable):
+                best = int(usable[ends[usable].argmin()])
+                reserved[best], ends[best] = float(ends[best]), 0.0
+        self.out = [
+            p._replace(until=min(p.until, *(reserved.get(s.machine_of[g], p.until) for g in p.gpus))) for p in self.out
+        ]
 
     def _on_one_machine(self, near: Sequence[WantedGang]) -> set[int]:
         """Gangs that are owed time on one machine: as many as fit, those first that are owed most. Returns the jobs placed.
