@@ -15,6 +15,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from grid import marker
 from themis.fairness.forecasts.evaluate import KINDS, RULES, Errors, evaluate
 from themis.model.dynamic import Mode
 from themis.model.speed import ProfileBook
@@ -101,7 +102,11 @@ def main() -> None:
     book = load_book(str(DATA / "throughputs" / "tacc_throughputs.json"))
     reader = ShockwaveTrace(schedules=str(DATA / "bs_schedules" / "dynamic_120jobs_32gpu.json"))
     trace = reader.read(DATA / "traces" / "dynamic_120jobs_32gpu.trace", book=book)
-    lines = ["| jobs | rule | regimes' shares | epochs at a wrong batch size | run time |", "|---|---|---|---|---|"]
+    command = "python reproduction/forecast.py"
+    lines = [
+        f"{marker('forecast', command)}| jobs | rule | regimes' shares | epochs at a wrong batch size | run time |",
+        "|---|---|---|---|---|",
+    ]
     jobs = drawn(book)
     of_trace, of_drawn, of_told = (evaluate(paces(workload, book)) for workload in (trace, jobs, told(jobs)))
     lines += [*rows("trace", of_trace), *rows("drawn", of_drawn), *rows("drawn, K told", of_told)]
@@ -112,7 +117,11 @@ def main() -> None:
             for row in rows(name, errors)
             if "| posterior |" in row
         ]
-    lines += ["", "| jobs | rule | believed to change when they come | of these never change |", "|---|---|---|---|"]
+    lines += [
+        "",
+        f"{marker('forecast-beliefs', command)}| jobs | rule | believed to change when they come | of these never change |",
+        "|---|---|---|---|",
+    ]
     lines += [*beliefs("trace", of_trace), *beliefs("drawn", of_drawn)]
     print("\n".join(lines))
     write_errors(PAGE.with_name("forecast.svg"), of_drawn, title=f"{JOBS} drawn jobs, seed {SEED}")

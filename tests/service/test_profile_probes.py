@@ -12,7 +12,10 @@ from daemon import QUICK, daemon
 
 from processes import wait_until
 from themis.cli.start import main
+from themis.client.probing import Gang, _probe
+from themis.errors import InputError
 from themis.schema import messages as schema
+from themis.schema.wire import changed
 from themis.traces.profiles.library import load_book
 
 RATES = {"V100": {"1": 40.0, "2": 70.0}, "K80": {"1": 10.0, "2": 19.0}}
@@ -52,6 +55,24 @@ def test_probes_find_true_speeds_by_type_and_gang_and_give_way_to_an_app_that_wa
     with pytest.raises(SystemExit):
         main(["profile", str(job), "--gpus", "one", "--name", "lab"])
     assert "--gpus is 'one', expected numbers from 1 up" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_probe_is_of_no_known_model_so_no_policy_pairs_it_and_it_teaches_nothing(beside: bool) -> None:
+    program = schema.Program(argv=["train", "it's"], env={"A": "b c"}, cwd="/a b")
+    curve = schema.SpeedCurve(gpu_type="V100", gpus=[1], steps_per_s=[2.0])
+    request = schema.SubmitRequest(
+        name="net",
+        jobs=[schema.Job(model="ResNet-50", regimes=[schema.Regime(steps=5.0, batch=64)], program=program)],
+        profile=schema.Profile(curves=[curve]),
+    )
+    probe = _probe(request, Gang(gpu_type="V100", gpus=1), request if beside else None)
+    assert (probe.jobs[0].model, probe.profile, probe.weight) == ("generic", None, 1e-6)
+    if beside:
+        assert """cd '/a b' && env 'A=b c' train 'it'"'"'s'; kill""" in probe.jobs[0].program.argv[2]
+        other = changed(request, jobs=[changed(request.jobs[0], program=changed(program, launcher="bwrap"))])
+        with pytest.raises(InputError, match="net and net differ in launcher, expected the same"):
+            _probe(request, Gang(gpu_type="V100", gpus=1), other)
 
 
 @pytest.mark.slow

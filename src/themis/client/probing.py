@@ -111,11 +111,12 @@ def _probe(request: schema.SubmitRequest, gang: Gang, beside: schema.SubmitReque
     job = request.jobs[0]
     program = changed(job.program, work_is_time=False, grace_s=GRACE_S)
     if beside is not None:
-        # A model of its own would be taught, for all who have it, what it does beside another.
-        request, job = changed(request, profile=None), changed(job, model=GENERIC, step_scale=None)
         program = changed(program, argv=_both(program, beside.jobs[0].program, request.name, beside.name))
     probe = changed(
         job,
+        # No policy pairs a job of no known model with another one, and what it does teaches nothing.
+        model=GENERIC,
+        step_scale=None,
         gpus_min=gang.gpus,
         gpus_max=gang.gpus,
         gpu_types=[gang.gpu_type],
@@ -129,6 +130,7 @@ def _probe(request: schema.SubmitRequest, gang: Gang, beside: schema.SubmitReque
         key="",
         weight=WEIGHT,
         jobs=[probe],
+        profile=None,
         machine=gang.node,
         brackets=None,
         curve=None,

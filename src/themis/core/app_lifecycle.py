@@ -69,7 +69,7 @@ def _fill_app(state: State, a: int, app: App, weight: float, rows: slice) -> Non
     t.rigid[a] = bool((low == high).all() and low.min() == low.max())
     if app.at_once:
         state.at_once[a] = app.at_once
-    if app.machine:
+    if any(machine.name == app.machine for machine in state.machines):
         state.on_machine[a] = app.machine
     t.first_job[a], t.jobs[a], t.active[a], t.config[a] = rows.start, len(app.jobs), 1, state.jobs.config[rows.start]
 

@@ -240,7 +240,7 @@ class App:
     at_once: int = 0
     """Maximum number of concurrently running jobs; 0 is no limit."""
     machine: str = ""
-    """The machine on which all its gangs run; empty means any."""
+    """The machine on which all its gangs run; empty, or not there when the app comes, means any."""
 
     def __post_init__(self) -> None:
         if self.at_once < 0:
