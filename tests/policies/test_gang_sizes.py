@@ -278,6 +278,30 @@ def test_pollux_gives_three_gpus_to_more_jobs_than_there_are_machines() -> None:
     assert sorted(first_sizes(users, "apps", {}, "pollux").values()) == [3, 3, 3, 3, 4]
 
 
+@pytest.mark.parametrize("policy", ["elastic_finish", "pollux", "sia"])
+def test_a_job_of_one_process_keeps_a_gang_on_one_machine(policy: str) -> None:
+    """It would train faster on both machines, if it could."""
+    profile = Profile(
+        name="m", curves={(ANY_TYPE, 0): Curve(gpus=(1, 8), rate=(1.0, 8.0))}, slowdown=(1.0,) * 4, checkpoint_s=0.0
+    )
+    job = Job(name="j", model="m", regimes=(Regime(steps=3000.0),), gpus_min=1, gpus_max=8, one_machine=True)
+    held: list[int] = []
+
+    def sink(time: float, record: object) -> None:
+        if type(record).__name__ == "Grant":
+            held.append(len(record.gpus))  # type: ignore[attr-defined]
+
+    Simulation(
+        workload=Workload(name="one", apps=(App(name="a", user="u", arrival=0.0, jobs=(job,)),)),
+        cluster=in_racks("two", [(2, 4, 4)]),
+        book=ProfileBook.of([profile]),
+        policy_name=policy,
+        policy=make_policy(policy),
+        settings=Settings(container_s=10.0, lease_s=60.0, validate=True),
+    ).run(sink)
+    assert held == [4]
+
+
 def test_the_power_of_pollux_is_at_most_1() -> None:
     with pytest.raises(InputError, match=r"p is 2\.0, expected a power from -20 to 1"):
         make_policy("pollux:p=2")

@@ -1,7 +1,8 @@
 """Seconds that each job has left by GPU type and gang size: the column ``job_seconds``, for policies that choose gang sizes.
 
 Each regime that is known counts at its own speed. A job that reports its goodput runs on at most twice the GPUs that it ran on so
-far. A gang is taken to be on the narrowest place that the machines in service have.
+far, one that is one process on at most those of a machine. A gang is taken to be on the narrowest place that the machines in
+service have.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from themis.core.goodput import most_gpus
 from themis.core.needs import reach_in_service
 from themis.core.state import State
 from themis.model.speed import Speeds
-from themis.model.units import Float, Int
+from themis.model.units import Float, Int, Locality
 from themis.model.workload import Job, Regime
 
 LEAST_S = 1e-3
@@ -59,6 +60,9 @@ def seconds_left(state: State, job_id: Int, done: Float, left: Float, kept: Kept
     for i, j in enumerate(job_id.tolist()):
         if state.job_specs[j].adaptive is not None:
             out[i, :, most_gpus(state, j) + 1 :] = np.inf
+        if j in state.one_machine:
+            for k, most in enumerate(places):
+                out[i, k, most[Locality.MACHINE] + 1 :] = np.inf
     out[:, :, 0] = np.inf
     return np.maximum(np.where(np.isnan(out), np.inf, out), LEAST_S)
 

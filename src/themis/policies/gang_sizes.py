@@ -154,9 +154,13 @@ def rows_of(s: Snapshot, options: Options) -> Rows:
     """The jobs without a lease beyond this instant."""
     job = np.flatnonzero(s.job_held == 0)
     gpus, kind, split = options
-    seconds = cast(Float, s.need("job_seconds"))[job][:, kind, np.minimum(gpus, s.speeds.scale.shape[2] - 1)]
+    every = cast(Float, s.need("job_seconds"))[job]
+    seconds = every[:, kind, np.minimum(gpus, s.speeds.scale.shape[2] - 1)]
     may = (gpus >= s.job_gpus_min[job][:, None]) & (gpus <= s.job_gpus_max[job][:, None])
     may &= s.job_allowed[job][:, kind]
+    # Jobs of one process are on one machine; they run on no more GPUs than it has.
+    wide = np.isfinite(every[:, :, len(HALVES) :].min(axis=(1, 2), initial=np.inf))
+    may &= wide[:, None] | ~np.asarray(split)
     held = s.job_expiring[job]
     gangs, ids = s.gangs, s.job_id[job].tolist()
     stands = {j: counts_of(gangs[i], s.gpu_machine) for j, i in zip(job.tolist(), ids) if i in gangs}
