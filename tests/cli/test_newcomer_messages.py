@@ -95,6 +95,7 @@ def test_the_only_app_is_not_ranked() -> None:
 
 def test_little_gpu_time_is_in_minutes() -> None:
     assert "0.0" not in delivered(90.0, 30.0, {})
+    assert delivered(8.0, 0.0, {}) == "", "0.0 of 0.1 GPU minutes tells nobody anything"
     assert "0.5 of the 1.5 GPU minutes" in delivered(90.0, 30.0, {})
     assert "1.0 of the 2.0 GPU hours" in delivered(7200.0, 3600.0, {})
 

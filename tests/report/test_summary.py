@@ -38,7 +38,7 @@ def test_where_nobody_is_late_it_says_so_and_else_who_is_and_by_how_much() -> No
     worst = run.completed[1]
     assert text.startswith(
         "Under fair no app finished later than on its own share of the cluster; under quick 1 of 2 apps of 1 user did, "
-        f"at worst {worst.name} of {worst.user} by 1.5 h (2.50 times as long)."
+        f"{worst.name} of {worst.user} by the largest factor: 2.50 times as long, 1.5 h more."
     )
 
 

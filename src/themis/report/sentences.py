@@ -9,9 +9,13 @@ if TYPE_CHECKING:  # numpy loads in 0.1 s, for a name
     from themis.model.units import GpuSeconds
 
 
+LEAST_S = 30.0
+"""GPU-seconds below which what an app was entitled to says nothing: the first lease takes as long."""
+
+
 def delivered(entitled: GpuSeconds | None, received: GpuSeconds, missing: Mapping[str, GpuSeconds]) -> str:
-    """Sentence on the GPU time that the app was entitled to and received; empty while that would be printed as 0.0."""
-    if entitled is None or not entitled >= 3.0:
+    """Sentence on the GPU time that the app was entitled to and received; empty while that is little."""
+    if entitled is None or not entitled >= LEAST_S:
         return ""
     # Minutes where hours would be printed as 0.0.
     size, unit = (3600.0, "hours") if max(entitled, received) > 360 else (60.0, "minutes")

@@ -95,8 +95,8 @@ def _late(found: dict[str, Lateness], named: Sequence[str], scale: tuple[float, 
         later = (of.worst.rho_reference - 1) * of.worst.t_reference / scale[0]
         worst = f"{shortened(of.worst.name, 40)} of {shortened(of.worst.user, 40)}"
         parts.append(
-            f"under {label} {of.late} of {counted(of.known, 'app')}{users}{than}, at worst {worst} by {later:,.1f} {scale[1]} "
-            f"({of.worst.rho_reference:.2f} times as long)"
+            f"under {label} {of.late} of {counted(of.known, 'app')}{users}{than}, {worst} by the largest factor: "
+            f"{of.worst.rho_reference:.2f} times as long, {later:,.1f} {scale[1]} more"
         )
     text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]}." if text else ""
