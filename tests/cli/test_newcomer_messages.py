@@ -101,8 +101,8 @@ def test_little_gpu_time_is_in_minutes() -> None:
 
 
 def test_a_cause_that_would_be_printed_as_zero_is_left_out() -> None:
-    said = delivered(6.0, 0.0, {"restarts": 1.0, "policy": 5.0})
-    assert said.endswith("(0%); missing by cause: policy +0.1.")
+    said = delivered(60.0, 0.0, {"restarts": 1.0, "policy": 59.0})
+    assert said.endswith("(0%); missing by cause: policy +1.0.")
     assert delivered(1.0, 0.0, {"policy": 1.0}) == "", "nor does a share of nothing"
 
 
