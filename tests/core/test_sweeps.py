@@ -134,8 +134,8 @@ def test_a_stopped_jobs_gpus_go_at_once_to_its_apps_next_job_and_their_lease_goe
         0: (1000.0, "completed", 1000.0),
     }
     assert [(t, r.job, r.until) for t, r in log if isinstance(r, Grant) and t in (300.0, 650.0)] == [
-        (300.0, 2, 600.0),
-        (650.0, 3, 1260.0),
+        (300.0, 2, 360.0),
+        (650.0, 3, 660.0),
     ]
     assert [(t, r.job) for t, r in log if isinstance(r, Revoke) and r.cause == "stopped"] == [(300.0, 1), (650.0, 2)]
 
