@@ -135,19 +135,15 @@ class HeapKernel:
             (tasks[j].attained + (tasks[j].gpus * (now - tasks[j].since) if tasks[j].at else 0.0), tasks[j].arrival, j)
             for j in (*over, *self.waiting)
         )
-        chosen, starving = [], False
+        chosen = []
         for *_, j in line:
             if tasks[j].gpus <= left:
                 chosen.append(j)
                 left -= tasks[j].gpus
-            else:
-                starving |= not chosen
             if not left:
                 break
-        until = now + self.settings.lease_s
-        ends = [tasks[j].until for j in self.running if tasks[j].until > now + EPS]
-        if starving and ends:
-            until = min(until, max(now + tick_s, *ends))
+        lease_s = self.settings.lease_s
+        until = min(now + lease_s, (math.floor(now / lease_s + 1e-9) + 1) * lease_s)
         self._place(chosen, over, room, max(math.ceil(until / tick_s - 1e-9) * tick_s, now + EPS))
 
     def _place(self, chosen: list[int], over: list[int], room: list[int], until: float) -> None:

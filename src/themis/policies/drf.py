@@ -9,7 +9,7 @@ differ, shares that are no whole number of gangs are made up by turns (``policie
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -33,7 +33,7 @@ class Drf:
     @property
     def pace(self) -> Cadence:
         """Decide whenever GPUs are free."""
-        return replace(PACKING, ticks=True)
+        return PACKING
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
         """Fill progressively; ties go to least received, then the earlier arrival, then the lower id."""

@@ -8,7 +8,7 @@ there (migration). Time slicing and packing of several jobs on a GPU are left ou
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -32,7 +32,7 @@ class Gandiva(Baseline):
     @property
     def pace(self) -> Cadence:
         """Decide whenever GPUs are free; the best-placed gang comes first, not the largest."""
-        return replace(RENEWING, ticks=True)
+        return RENEWING
 
     def grant(self, snapshot: Snapshot) -> Solved:
         """Deal gang after gang to the app that can be placed best now.

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -25,6 +26,8 @@ from themis.policies.stepwise import by_gain
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimus(Baseline):
     """Largest ratio of throughputs first, one GPU or smallest gang at a time."""
+
+    turns: ClassVar[bool] = True
 
     def grant(self, snapshot: Snapshot) -> Solved:
         """Fill by gain in log throughput."""

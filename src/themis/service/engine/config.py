@@ -284,7 +284,8 @@ class Config:
         0.0,
         WAIT,
         "leases end together, at multiples of this time, and are renewed or given to others then, under every policy that grants "
-        "GPUs but `themis`; 0: as the policy says, most at each `tick`, `tiresias` at multiples of `lease`",
+        "GPUs but `themis`; 0: as the policy says, `fair_finish`, `srsf`, `srtf`, `fifo` at each `tick`, others at multiples of "
+        "`lease`",
         live=True,
     )
     tick_s: Seconds = setting(60.0, DURATION, "leases end at multiples of this time", live=True)
