@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from grid import marker
 from themis.model.units import Float
 from themis.model.workload import CurveStopping
 from themis.policies.tuning import curves
@@ -113,7 +114,8 @@ def main() -> None:
         row(family, [sweeps(family, noise, given.sweeps) for noise in NOISES])
         if family in (OWN, "exponential"):
             row(f"{family}, with one form", [sweeps(family, noise, given.sweeps, one_form) for noise in NOISES])
-    given.out.write_text(PAGE.format(table="\n".join(rows), sweeps=given.sweeps, ms=decision_ms()))
+    named = marker("curves", "python reproduction/curve_stopping.py")
+    given.out.write_text(PAGE.format(table=named + "\n".join(rows), sweeps=given.sweeps, ms=decision_ms()))
 
 
 PAGE = """# Curve stopping
