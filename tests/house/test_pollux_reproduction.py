@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -34,3 +35,13 @@ def test_the_quick_form_writes_every_table_and_goes_on_from_its_store(tmp_path: 
         assert rows[2].startswith("| "), name
     assert run() == first
     assert store.read_text(encoding="utf-8") == kept, "what is measured is not run again"
+
+
+@pytest.mark.slow
+def test_jobs_that_scale_end_sooner_under_sia_on_three_gpu_types(
+    shared_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "reproduction"))
+    row = importlib.import_module("sia_types").row
+    scale, rigid = (float(row(shared_data, 4, "sia:round_s=3600", scales)[2]) for scales in (True, False))
+    assert 0 < scale < rigid

@@ -307,6 +307,12 @@ def test_the_power_of_pollux_is_at_most_1() -> None:
         make_policy("pollux:p=2")
 
 
+@pytest.mark.parametrize("beta", ["-1", "nan", "inf", "1e300"])
+def test_beta_of_elastic_finish_is_from_0_to_100(beta: str) -> None:
+    with pytest.raises(InputError, match=r"elastic_finish: beta is \S+, expected a number from 0 to 100\."):
+        make_policy(f"elastic_finish:beta={beta}")
+
+
 def test_rounds_without_backfilling_are_on_the_clock_whenever_the_first_job_came() -> None:
     first, second = (
         elastic("first", (1.0, 1.5, 2.0), 600.0, arrival=53.0),

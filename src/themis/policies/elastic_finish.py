@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from themis.errors import InputError
 from themis.model.snapshot import Snapshot
 from themis.model.units import Float, Seconds
 from themis.policies.gang_sizes import GangSizes, Options, Rows, alone_s, goodput, goodput_of_one, weights
@@ -31,10 +32,14 @@ class ElasticFinish(GangSizes):
 
     Attributes
     ----------
-    beta : 0 or more; larger finishes short jobs sooner and long ones later.
+    beta : 0 to 100; larger finishes short jobs sooner and long ones later.
     """
 
     beta: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.beta <= 100:
+            raise InputError(f"elastic_finish: beta is {self.beta}, expected a number from 0 to 100.")
 
     def value(self, s: Snapshot, options: Options, rows: Rows) -> Float:
         """Weighted logarithm of the speedup, starts included."""
