@@ -40,7 +40,7 @@ SETTINGS: Mapping[str, object] = {
     # Ada, Ben and Cleo are no accounts of this system, so their jobs run as the user who starts the demonstration.
     "single_trust": "true",
 }
-START_S = 60.0
+START_S = 120.0
 PROGRAM, LOG, REPORT = "terrain.py", "live.jsonl", "report.html"
 
 
