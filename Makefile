@@ -23,11 +23,11 @@ help: ## Print this help
 demo: $(VENV)/.installed ## Three users' real training on eight virtual GPUs, live: a table, and out/live/report.html
 	$(BIN)/themis demo --out out/live
 
-simulate: $(VENV)/.installed ## Simulate a day under four policies: a table, and out/demo/report.html
-	$(BIN)/themis simulate --workload demo --cluster demo-32 --policy fair_finish,themis,drf,gandiva --out out/demo
+simulate: $(VENV)/.installed ## Simulate ten days under four policies: a table, and out/demo/report.html
+	$(BIN)/themis simulate --workload demo --cluster demo-32 --policy fair_finish,themis,drf,gandiva --seeds 0-9 --set step_s=60 --out out/demo
 
 picture: simulate ## Draw the README's picture of out/demo/report.html (Chromium)
-	chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1180,1130 --screenshot=out/demo/report.png file://$(CURDIR)/out/demo/report.html
+	chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1180,1345 --screenshot=out/demo/report.png file://$(CURDIR)/out/demo/report.html
 	$(BIN)/python tests/web/photographs.py out/demo/report.png docs/img/demo.png
 
 test: TIERS := not bench and not long

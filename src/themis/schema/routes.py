@@ -6,7 +6,7 @@ It loads neither pydantic nor anything of the network, for quick verbs. ``wire.k
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
 from urllib.parse import quote
 
 from themis.errors import InputError
@@ -17,7 +17,8 @@ ANYONE, USERS, ADMINS = "anyone", "users", "admins"
 """Callers of a route: also those without a token; users, for some apps their owner alone; administrators."""
 
 
-class Route(NamedTuple):  # a dataclass would load ``inspect``, which a quick verb would wait for
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
     """One call.
 
     Attributes
