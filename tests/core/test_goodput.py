@@ -5,25 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from step_time_cases import TIMES
 from themis.core import checkpoint, take_snapshot
 from themis.core.scheduler import Scheduler
 from themis.model.cluster import in_racks
 from themis.model.events import AppSubmitted, GoodputReported, JobStarted, MachineJoined
-from themis.model.goodput import Adaptive, Goodput, StepTimes
+from themis.model.goodput import Adaptive, Goodput
 from themis.model.settings import Settings
 from themis.model.speed import ANY_TYPE, Curve, Profile, ProfileBook
 from themis.model.workload import App, Job, Regime
 from themis.policies.api import Cadence
 
-TIMES = StepTimes(
-    grad_s=0.02,
-    grad_example_s=0.001,
-    network_s=0.12,
-    network_gpu_s=0.003,
-    machine_s=0.03,
-    machine_gpu_s=0.001,
-    overlap=2.0,
-)
 BATCHES = Adaptive(base=128, most=4096, local=(32, 512))
 BOOK = ProfileBook.of(
     Profile(name=f"m/{n}", curves={(ANY_TYPE, 0): Curve(gpus=(1,), rate=(5.0,))}, slowdown=(1.0,) * 4) for n in range(2)

@@ -6,19 +6,10 @@ import numpy as np
 import pytest
 from scipy.optimize import check_grad
 
+from step_time_cases import TIMES
 from themis.model.goodput import Adaptive, Goodput, StepTimes, efficiency
 from themis.optimize import step_times
 from themis.optimize.step_times import Iterations, fit
-
-TIMES = StepTimes(
-    grad_s=0.02,
-    grad_example_s=0.001,
-    network_s=0.12,
-    network_gpu_s=0.003,
-    machine_s=0.03,
-    machine_gpu_s=0.001,
-    overlap=2.0,
-)
 
 
 def iterations(times: StepTimes, noise: float = 0.0) -> Iterations:

@@ -6,7 +6,7 @@ It loads neither pydantic nor anything of the network, for quick verbs. ``wire.k
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import quote
 
 from themis.errors import InputError
@@ -17,8 +17,7 @@ ANYONE, USERS, ADMINS = "anyone", "users", "admins"
 """Callers of a route: also those without a token; users, for some apps their owner alone; administrators."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class Route(NamedTuple):  # a dataclass would load ``inspect``, which a quick verb would wait for
     """One call.
 
     Attributes

@@ -19,7 +19,6 @@ from scipy.optimize import brentq
 
 from themis.errors import NotSolved
 from themis.model.units import Bool, Float
-from themis.optimize.matrix_game import MatrixGame
 from themis.optimize.shares.boxes import FITS, Box
 from themis.optimize.shares.problem import Need, Problem
 from themis.optimize.shares.smooth import STAGES, near, part_of, roughly
@@ -35,7 +34,7 @@ _ONE = 0.9
 _WIDTH = 0.0025
 """Relative width of a box around ``smooth.near``'s prices at which their error and the open jobs are both small."""
 
-_TRIES, _BOXES, _LEVELS, _COLUMNS, _ALTERNATE = 200, 15, 60, 30, 4
+_BOXES, _LEVELS, _COLUMNS, _ALTERNATE = 15, 60, 30, 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -97,13 +96,7 @@ class _Search:
             # Try the price alone first: far from the level it is enough.
             cost, chosen = self._answer(mixes, share)
             if cost <= 1.0 + _ROUGH:
-                try:
-                    over, cost, share, x, width = self._boxes(mixes, share, width)
-                except NotSolved:
-                    # The part of the jobs misled: once more, from a price for all of them.
-                    share, width = self._rough(need, level, floor), _ROUGH
-                    mixes = self._mixes(need, level)
-                    over, cost, share, x, width = self._boxes(mixes, share, width)
+                over, cost, share, x, width = self._boxes(mixes, share, width)
                 if over <= 1.0 + FITS or (cost <= 1.0 + FITS and over <= 1.0 + _SETTLED):
                     ties = self._ties(mixes, binding) if binding.any() else np.zeros(len(mixes.need), dtype=bool)
                     return Reached(level=level, x=x / max(over, 1.0), share=binding, ties=ties, solves=self.solves)
@@ -171,37 +164,6 @@ class _Search:
             if abs(level - before) <= _ROUGH * before:
                 break
         return level
-
-    def _rough(self, need: Need, level: float, floor: float) -> Float:
-        """The price at which the rates of about the highest level cost most, by mixtures of all jobs' answers."""
-        pools = np.eye(len(self.workers))[self.workers > 0]
-        start = self.workers / self.workers.sum()
-        tried: list[Float] = [start, *pools]
-        for _ in range(_LEVELS):
-            mixes = self._mixes(need, level)
-            answers = [self._answer(mixes, share) for share in tried]
-            used = np.array([chosen.usage() * self.per_worker for _, chosen in answers])
-            cost = [c for c, _ in answers]
-            master = MatrixGame(used)
-            for _ in range(_TRIES):
-                over, weight, dual = master.solve()
-                best = int(np.argmax(cost))
-                if cost[best] > 1.0 and over - cost[best] <= max(0.3 * (cost[best] - 1.0), 0.2 * _ROUGH):
-                    break
-                if over - cost[best] <= _ROUGH:
-                    return tried[best]
-                for share in (dual, tried[best] + 0.3 * (dual - tried[best])):
-                    c, chosen = self._answer(mixes, share)
-                    tried.append(share)
-                    cost.append(c)
-                    answers.append((c, chosen))
-                    master.add(chosen.usage() * self.per_worker)
-            lower = self._lower(need, answers[best][1], tried[best], level, floor)
-            if lower <= floor or lower >= level * (1.0 - 0.1 * _ROUGH):
-                return tried[best]
-            level = lower
-            tried = [tried[i] for i in sorted({*np.flatnonzero(weight > 0).tolist(), *np.argsort(cost)[-6:].tolist()})]
-        return tried[int(np.argmax(cost))]
 
     def _mixes(self, need: Need, level: float) -> Mixes:
         return self.ways.mixes(self.ways.relative(need(level)))
