@@ -79,7 +79,7 @@ def up_lines(up: Service) -> str:
 def test_users_see_settings_and_only_administrators_change_them(service: tuple[Path, Service]) -> None:
     home, _ = service
     with Client(home) as owner:
-        token = owner.add_user("bob")
+        token = owner.add_user("bob", no_jobs=True)
         address = owner.address
     with Client(home, address=address, token=token) as bob:
         assert bob.settings()
