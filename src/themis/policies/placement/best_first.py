@@ -17,17 +17,19 @@ def best_first(allocator: Allocator, apps: Int, rank: Float, until: Seconds, *, 
     """Give what is left to the gang that can be placed best, of equal ones to that of the least rank, again and again.
 
     A gang stays where it stands, unless a better place is worth the move. Places only get worse while GPUs are given out, so a gang
-    that is still first after it was looked at again is first of all.
+    that is still first after it was looked at again is first of all; before its first look an app counts with the best of all places.
 
     Parameters
     ----------
     apps : rows of the snapshot's apps. ``rank`` : [A], lowest first.
     young_s : gangs that have run for less than this time keep their GPUs before all others.
     """
-    waiting = set(waiting_apps(allocator.s).tolist())
-    line = _Line(allocator, rank, _young(allocator.s, young_s))
-    line.demand = {a: demand_of(allocator.s, a) for a in apps.tolist() if a in waiting}
-    heap = [key for a in line.demand if (key := line.key(a)) is not None]
+    s, waiting = allocator.s, waiting_apps(allocator.s)
+    line = _Line(allocator, rank, _young(s, young_s))
+    may = apps[np.isin(apps, waiting)]
+    best = s.speeds.slowdown.min(axis=1)[s.job_config[s.job_ptr[may]]]
+    best[np.isin(may, [a for a, _ in line.young])] = 0.0
+    heap: list[tuple[float, float, int]] = list(zip(best.tolist(), rank[may].tolist(), may.tolist()))
     heapq.heapify(heap)
     while heap and allocator.left:
         a = heapq.heappop(heap)[-1]
@@ -60,6 +62,8 @@ class _Line:
 
     def key(self, a: int) -> tuple[float, float, int] | None:
         """(slowdown of the next gang's best place, 0 of a young gang's; rank; app); None where it has no place."""
+        if a not in self.demand:
+            self.demand[a] = demand_of(self.allocator.s, a)
         found = self.found = self.place(a) if self.demand[a].low else None
         if found is None:
             return None
