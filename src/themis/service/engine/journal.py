@@ -33,9 +33,9 @@ from themis.service.engine import chain, integrity
 from themis.service.engine.records import Records
 from themis.service.engine.transactions import NO_ROOM, NoRoom
 
-SCHEMA = 9
+SCHEMA = 10
 """Version of the table schema; that of the records is ``themis.model.events.SCHEMA``. No other version was released."""
-READERS = {6: "82bb4d1", 7: "1588721", 8: "afb233a"}
+READERS = {6: "82bb4d1", 7: "1588721", 8: "afb233a", 9: "3f022ba"}
 """The last commit that reads journals of an older schema; fcc95fc reads 1 to 5."""
 
 _TABLES = """
