@@ -17,7 +17,8 @@ def best_first(allocator: Allocator, apps: Int, rank: Float, until: Seconds, *, 
     """Give what is left to the gang that can be placed best, of equal ones to that of the least rank, again and again.
 
     A gang stays where it stands, unless a better place is worth the move. Places only get worse while GPUs are given out, so a gang
-    that is still first after it was looked at again is first of all; before its first look an app counts with the best of all places.
+    that is still first after it was looked at again is first of all; before its first look an app counts with the best place that
+    there is.
 
     Parameters
     ----------
