@@ -25,8 +25,8 @@ MOVES = 60
 NEAR = 4_000
 """Rows of which changes are taken."""
 
-SAMPLE = 4_000
-"""Most bidders of one linear relaxation."""
+SAMPLE, FEWEST, ROWS = 4_000, 500, 16_000
+"""Most bidders of one linear relaxation: as many as have this number of rows, within these limits."""
 
 NOTHING = -(1 << 61)
 """Below any worth."""
@@ -126,13 +126,14 @@ def _top(problem: WinnerProblem, net: Ints) -> tuple[Ints, Ints]:
 def _duals(problem: WinnerProblem, need: Ints, caps: Ints) -> Floats:
     """Shape [D], nats per unit of capacity near the optimum of the linear relaxation; the last capacity is the number of winners.
 
-    Of very many bidders a sample gives the first prices; then those choose whose best two rows are closest at these prices, and the
-    others keep their best row.
+    Of very many bidders, or bidders with very many rows, a sample gives the first prices; then those choose whose best two rows are
+    closest at these prices, and the others keep their best row.
     """
     bidders = np.unique(problem.who)
-    if bidders.size <= SAMPLE:
+    most = min(SAMPLE, max(FEWEST, ROWS * bidders.size // problem.row.size))
+    if bidders.size <= most:
         return _solved(problem, np.arange(problem.row.size), need, caps)
-    some = bidders[:: -(-bidders.size // SAMPLE)]
+    some = bidders[:: -(-bidders.size // most)]
     sampled, part = np.flatnonzero(np.isin(problem.who, some)), caps * some.size // bidders.size
     part[-1] = _most_winners(problem, sampled, int(problem.rack_room.sum()) * some.size // bidders.size)[0]
     first = _solved(problem, sampled, need, part)
@@ -143,7 +144,7 @@ def _duals(problem: WinnerProblem, need: Ints, caps: Ints) -> Floats:
     rest = np.setdiff1d(order, best)
     np.maximum.at(second, problem.who[rest], net[rest])
     margin = np.where(net[best] > 0, net[best] - second[problem.who[best]], -net[best])
-    near = np.argpartition(margin, SAMPLE)[:SAMPLE]
+    near = np.argpartition(margin, most)[:most]
     fixed = np.delete(best, near)
     left = caps - need[fixed[net[fixed] > 0]].sum(0)
     if (left < 0).any():
