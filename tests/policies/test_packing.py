@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from themis.model.cluster import Cluster, Machine
 from themis.model.units import Locality
-from themis.policies.placement.grants import Allocator, demand_of, lease_end
+from themis.policies.placement.grants import Allocator, demand_of
 from themis.policies.placement.packing import narrowest, pick_gpus
 from themis.testing.builders import app, job, machines, snapshot_of
 
@@ -105,10 +105,3 @@ def test_demand_grows_by_whole_gangs_and_then_gpu_by_gpu_in_turn() -> None:
         steps.append(step)
         demand.take()
     assert (steps, demand.gangs) == ([2, 2, 1, 1, 1], [4, 3])
-
-
-def test_leases_end_together_while_a_large_gang_is_due() -> None:
-    apps = [app(f"a{i}", [job(9000.0)]) for i in range(2)]
-    s = snapshot_of(machines(2), apps, held=[(0, (0,), 400.0), (1, (1,), 700.0)], now=400.0)
-    assert lease_end(s, starving=True) == 700.0
-    assert lease_end(s, starving=False) == 1000.0

@@ -46,7 +46,6 @@ def test_a_job_of_a_type_that_has_not_joined_waits_beside_others_that_run(tmp_pa
         )
     with world(tmp_path, clock=clock, engine="ray") as w:
         w.say(MachineJoined(machine=Machine(name="y", gpus=1, gpu_type="A100")))
-        w.turn(1.0)
         assert w.held()[0] == (2,)
 
 

@@ -41,7 +41,7 @@ def test_nodes_are_found_again_by_the_same_home_alone(tmp_path: Path) -> None:
     relay = Relay("n0", str(tmp_path / "n0"), owner_of(home))
     try:
         assert relay.open(owner_of(home)) < relay.open(owner_of(home))
-        with pytest.raises(ChannelClosed, match="another arbiter"):
+        with pytest.raises(ChannelClosed, match="another service"):
             relay.open(owner_of(other))
     finally:
         relay.close()
