@@ -35,14 +35,14 @@ def test_probes_find_true_speeds_by_type_and_gang_and_give_way_to_an_app_that_wa
         probing = threading.Thread(target=main, args=(line,))
         probing.start()
         wait_until(lambda: any(app.gpus for app in client.queue()), "a probe runs")
-        # It asks for all GPUs of the probe's type, so it waits until the probe is gone.
+        # One of them asks for all GPUs of the probe's type, so it waits until the probe is gone.
         program = schema.Program(argv=["sleep", "0.2"], cwd="/")
-        whole = [
-            schema.Job(name=kind, regimes=[schema.Regime(steps=1.0)], gpus_min=2, gpu_types=[kind], program=program)
-            for kind in RATES
-        ]
-        client.submit(schema.SubmitRequest(name="whole", jobs=whole))
-        assert client.wait("whole").state == "completed"
+        for kind in RATES:
+            whole = schema.Job(
+                name="j", regimes=[schema.Regime(steps=1.0)], gpus_min=2, gpu_types=[kind], program=program
+            )
+            client.submit(schema.SubmitRequest(name=f"whole-{kind}", jobs=[whole]))
+        assert [client.wait(f"whole-{kind}").state for kind in RATES] == ["completed"] * len(RATES)
         probing.join()
         gone = [app.state for app in client.history() if app.name.startswith("probe")]
         # Four speeds, and the probe that gave way.

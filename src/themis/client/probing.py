@@ -167,7 +167,7 @@ def _waiting(client: Client, mine: int) -> bool:
 
 
 def _followed(client: Client, app: int, gang: Gang, seconds: Seconds, after: int) -> Probe | None:
-    """Follow a probe's records after this one; None if it had to give way."""
+    """Follow a probe's records after this one; None if it had to give way, or its GPUs went to others when its lease ended."""
     begun = time.monotonic()
     of_app = schema.JobOfApp(app=app)
     found, reports = Probe(), list[tuple[Seconds, float]]()
@@ -180,6 +180,8 @@ def _followed(client: Client, app: int, gang: Gang, seconds: Seconds, after: int
             after = record.number
             if record.kind == "Grant" and of_app in record.jobs:
                 found = replace(found, together=record.record["locality"] <= Locality.MACHINE)
+            elif record.kind == "Revoke" and of_app in record.jobs:
+                return None
             elif record.kind == "JobProgress" and of_app in record.jobs:
                 reports.append((record.time, record.record["steps"]))
         if len(reports) >= FEWEST:
