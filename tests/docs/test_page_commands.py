@@ -130,6 +130,7 @@ class Shell:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1500)
 @pytest.mark.unfoldable  # a plan that a page names is a file of this folder
 def test_every_command_of_the_pages_runs(tmp_path: Path) -> None:
     """Page by page, in their order, next to one service; a page's own service runs beside it for a moment."""
