@@ -69,8 +69,8 @@ def _fill_app(state: State, a: int, app: App, weight: float, rows: slice) -> Non
     t.rigid[a] = bool((low == high).all() and low.min() == low.max())
     if app.at_once:
         state.at_once[a] = app.at_once
-    if any(machine.name == app.machine for machine in state.machines):
-        state.on_machine[a] = app.machine
+    if app.machine and (of_name := [n for n, machine in enumerate(state.machines) if machine.name == app.machine]):
+        state.on_machine[a] = of_name[0]
     t.first_job[a], t.jobs[a], t.active[a], t.config[a] = rows.start, len(app.jobs), 1, state.jobs.config[rows.start]
 
 

@@ -27,8 +27,6 @@ from themis.model.events import Allocated, BidsCollected, CollectBids, Command, 
 from themis.model.snapshot import Snapshot
 from themis.model.units import Seconds
 
-_QUESTIONS = frozenset({WakeAt, Solve, Forced, CollectBids})
-
 
 class PendingInput(StrEnum):
     """Input that a decision waits for."""
@@ -108,9 +106,6 @@ class Driver(ABC):
             self.decision = None  # the core gave the question up
             self.given_up()
         for command in commands:
-            if type(command) not in _QUESTIONS:
-                self.carry_out(command, now)
-                continue
             match command:
                 case WakeAt():
                     self.wake_at(command.time, now)
@@ -120,6 +115,8 @@ class Driver(ABC):
                     self._forced(command, now)
                 case CollectBids():
                     self._collect(command.ask, now)
+                case _:
+                    self.carry_out(command, now)
 
     def resume(self, now: Seconds) -> None:
         """Ask again for a decision that the core waits for and that is not under way, because the previous solver is gone."""

@@ -92,10 +92,9 @@ class _Placer:
     def _on_its_own(self, gang: WantedGang) -> WantedGang:
         """A gang whose app runs on one named machine, as if the answer named that one; policies plan without this limit."""
         s, j = self.s, self._job_of(gang)
-        name = s.on_machine.get(s.jobs.one.app[j]) if 0 <= j < s.jobs.size else None
-        if name is None:
+        n = s.on_machine.get(s.jobs.one.app[j]) if 0 <= j < s.jobs.size else None
+        if n is None:
             return gang
-        (n, *_) = [n for n, machine in enumerate(s.machines) if machine.name == name]
         return gang._replace(counts=((n, gang.gpus),), gpu_type=s.type_of[n], near=None)
 
     def _whole(self, gang: WantedGang) -> bool:

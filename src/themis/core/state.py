@@ -119,7 +119,7 @@ class State(Machines):
     """What is known of the starts of jobs that were granted GPUs and have not ended (``core.least_lease.Start``)."""
     at_once: dict[int, int] = kept(dict)
     """Maximum number of concurrent jobs of the active apps that have such a limit."""
-    on_machine: dict[int, str] = kept(dict)
+    on_machine: dict[int, int] = kept(dict)
     """The machine of each active app that runs on no other."""
 
     # what a user changed since the log began (``core.changes``)

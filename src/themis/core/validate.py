@@ -27,8 +27,8 @@ def validate(state: State) -> None:
         _check(bool(a.active[t.app[j]]), f"job {j} runs but its app has ended")
         on = np.unique(state.gpu_machine[gpus])
         _check(len(on) == 1 or j not in state.one_machine, f"job {j} is one process and holds GPUs of machines {on}")
-        name = state.on_machine.get(int(t.app[j]))
-        _check(not name or [state.machines[n].name for n in on] == [name], f"job {j} is not on its machine, {name}")
+        own = state.on_machine.get(int(t.app[j]))
+        _check(own is None or on.tolist() == [own], f"job {j} is not on its machine, {own}")
     both = (state.gpu_job != NONE).all(axis=1)
     for first, second in np.unique(state.gpu_job[both], axis=0).tolist():
         _check(

@@ -327,7 +327,9 @@ class SubmitRequest(Request):
     after: Annotated[list[After], limits.AFTER] = []  # all must be met; if one no longer can be, the app is cancelled
     walltime_s: Annotated[float, limits.WALLTIME_S] | None = None  # most time of one job, over all its attempts
     at_once: Annotated[int, limits.AT_ONCE] = 0  # maximum number of concurrent jobs; 0: no limit
-    machine: str = ""  # on which all its jobs run, for administrators' measurements; empty: any
+    machine: Annotated[str, limits.NAMED] = (
+        ""  # on which all its jobs run, for administrators' measurements; empty: any
+    )
 
     @model_validator(mode="after")
     def _one_tuner(self) -> SubmitRequest:

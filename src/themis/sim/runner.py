@@ -50,8 +50,6 @@ from themis.version import __version__
 
 MACHINERY = frozenset({Wake, BidsCollected})
 """Events that no log holds."""
-_TAKEN_IN = frozenset({AppSubmitted, SettingsChanged, MachineJoined, MachineResized})
-"""Events of which the simulator itself takes note."""
 
 Record = Header | Event | Command
 Sink = Callable[[Seconds, Record], None]
@@ -220,11 +218,8 @@ class _Run(Driver):
     # ---- the driver's shell -----------------------------------------------------------------------------------------
 
     def record(self, event: Event, now: Seconds) -> Event:
-        kind = type(event)
-        if kind not in MACHINERY:
+        if type(event) not in MACHINERY:
             self.sink(now, event)
-        if kind not in _TAKEN_IN:
-            return event
         if isinstance(event, AppSubmitted):
             self.executor.admit(self.core.state.jobs.size, event.app)
         elif isinstance(event, SettingsChanged):

@@ -130,7 +130,7 @@ def _duals(problem: WinnerProblem, need: Ints, caps: Ints) -> Floats:
     closest at these prices, and the others keep their best row.
     """
     bidders = np.unique(problem.who)
-    most = min(SAMPLE, max(FEWEST, ROWS * bidders.size // problem.row.size))
+    most = min(SAMPLE, max(FEWEST, ROWS * bidders.size // max(problem.row.size, 1)))
     if bidders.size <= most:
         return _solved(problem, np.arange(problem.row.size), need, caps)
     some = bidders[:: -(-bidders.size // most)]
