@@ -227,14 +227,14 @@ def test_copies_come_from_the_attempts_own_machine_whole_and_in_order(tmp_path: 
     send("m0", 3, 2, b"yy", b"yyyy")
     assert kept.of_app(2)[0].bytes == 4
     assert "max_copy" in send("m0", 4, 0, b"z", b"z" * 2000)[1]
-    assert kept.awaited(5, 2) == ["m0"]
+    assert (kept.awaited(5, 2), kept.coming(2), kept.coming(3)) == (["m0"], {5}, set())
     assert send("m0", 5, 0, b"", b"", final=True) == (0, "", True)
-    assert kept.awaited(5, 2) == []
+    assert (kept.awaited(5, 2), kept.coming(2)) == ([], set())
     assert send("m0", 5, 0, b"", b"", final=True) == (0, "", True), "its answer was lost"
     assert kept.of_app(2)[0].bytes == 4, "an attempt that saved nothing leaves what there was"
     kept.begin(2, 5, 2, 0, 1, "m1")
     kept.gone("m1", {(5, 2)})
-    assert kept.awaited(5, 3) == ["m1"]
+    assert (kept.awaited(5, 3), kept.coming(2)) == (["m1"], {5})
     kept.gone("m1", set())
     assert kept.awaited(5, 3) == [], "the machine lost it"
     kept.close()

@@ -136,8 +136,14 @@ def test_why_tells_of_a_planned_job_when_it_starts_and_ends(tmp_path: Path, caps
     with running(home, config), Client(home) as client:
         first = client.run(["sleep", "600"], hours=0.1, name="first").app
         second = client.run(["sleep", "600"], hours=0.2, name="second").app
-        found = decided(client, second)
-        steps = [step for step in json.loads(found.story)["steps"] if step["starts"] is not None]
+        decided(client, second)
+        steps = list[dict[str, float]]()
+
+        def planned() -> bool:
+            steps[:] = [step for step in json.loads(client.why(second).story)["steps"] if step["starts"] is not None]
+            return bool(steps)
+
+        wait_until(planned, "the second app is planned")  # not yet, where the first one's lease alone was decided
         assert steps[-1]["time"] < steps[-1]["starts"] < steps[-1]["ends"]
         main(["why", str(second), "--home", str(home)])
         said = capsys.readouterr().out

@@ -19,7 +19,6 @@ from themis.cli.table_columns import (
     Watch,
     again,
     clock,
-    connect,
     known,
     no_formula,
     service_of,
@@ -72,22 +71,20 @@ def history(
 
     Example: [cyan]themis history --since 7d --state failed --attempts[/cyan]
     """
-    from themis.schema.wire import as_dict
-
     form, file = target(form, output)
     now = time.time()
     states = [word.strip() for word in state.split(",") if word.strip()]
-    with connect(home) as client:
+    with service_of(home) as service:
         for _ in again(watch, form if form in SPOKEN else "json"):
-            found = client.history(
-                user,
-                limit,
+            rows: list[dict[str, Any]] = service.call(
+                "History",
+                user=user,
+                limit=limit,
                 since=moment(since, "--since", now),
                 until=moment(until, "--until", now, end=True),
                 state=states,
                 reason=reason,
-            )
-            rows = [as_dict(app) for app in found]
+            )["apps"]
             if attempts:
                 rows = [{"app": app["name"], "user": app["user"], **row} for app in rows for row in app["attempts"]]
             columns = ATTEMPTS if attempts else ALL_PAST if verbose else PAST

@@ -250,7 +250,7 @@ def fetch(
     with service_of(home) as service:
         name = service.call("Show", app=app)["app"]["name"]
         folder = Path(to or name)
-        for made in fetch_files(service.home, app, folder, job):
+        for made in fetch_files(service.home, app, folder, job, lambda said: say_notes([said])):
             print(made, flush=True)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Sequence
+import time
+import warnings
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
@@ -20,25 +22,40 @@ from themis.machines.agent.prepare import Damaged, Failed, move, unpack
 TIMEOUT_S = 60.0
 """Timeout in seconds for a piece."""
 PIECE = 1 << 20
+COMING_S, LOOK_S = 60.0, 0.5
+"""How long to wait in seconds for the last archives of a job that ended, and between two looks for them."""
 
 
-def fetch(home: Path, app: str, to: Path, jobs: Sequence[int] = ()) -> list[Path]:
+def fetch(
+    home: Path, app: str, to: Path, jobs: Sequence[int] = (), tell: Callable[[str], object] = warnings.warn
+) -> list[Path]:
     """Write the newest copies of an app's jobs into a folder; returns the folder of each job.
 
-    Files of the same names are replaced, others stay. An app of one job has ``checkpoints`` and ``outputs`` in the folder itself,
+    A job that has just ended is waited for until its machines have sent what it wrote last, for ``COMING_S`` at most. Files of the
+    same names are replaced, others stay. An app of one job has ``checkpoints`` and ``outputs`` in the folder itself,
     others in ``job0``, ``job1`` and so on.
 
     Parameters
     ----------
     home : data directory, of the service or of a login.
     jobs : positions in the app; none: all that have a copy.
+    tell : takes a sentence where a machine did not send what a job wrote last.
 
     Raises
     ------
     InputError : nothing is kept, the app is another user's, or the folder cannot be written.
     """
     address, page = read_endpoint(home).http, f"/v1/apps/{quote(app, safe='')}"
-    there = _json(home, address, f"{page}/copies")
+    last = time.monotonic() + COMING_S
+    while coming := set((found := _json(home, address, f"{page}/copies"))["coming"]) & set(jobs or found["coming"]):
+        if time.monotonic() > last:
+            tell(
+                f"The machine of job {min(coming)} has not sent what the job wrote last, for {COMING_S:g} s; here is"
+                " what came before. `themis nodes` shows whether the machine is there."
+            )
+            break
+        time.sleep(LOOK_S)
+    there = found["copies"]
     missing = sorted(set(jobs) - {copy["job"] for copy in there})
     if missing:
         raise InputError(f"the service keeps nothing of job {missing[0]} of app {app!r}.{_has(there)}")

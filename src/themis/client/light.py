@@ -7,8 +7,8 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Callable, Iterator, Mapping
+from http.client import HTTPConnection, HTTPException, HTTPResponse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 from urllib.parse import urlencode
@@ -19,8 +19,6 @@ from themis.errors import InputError
 from themis.schema.routes import CALLS, Route
 
 if TYPE_CHECKING:
-    from http.client import HTTPConnection, HTTPResponse
-
     from themis.client.client import Client
 
 TIMEOUT_S = 30.0
@@ -91,8 +89,6 @@ class Service:
         ------
         InputError : the call is wrong. Unanswered, OSError : no answer of the API.
         """
-        from http.client import HTTPException
-
         connection = self._connection()
         try:
             reply = self._reply(connection, "GET", _query(CALLS[method], fields), None)
@@ -122,10 +118,6 @@ class Service:
         ------
         Unanswered : the answer is not one of the API's. OSError : no connection.
         """
-        if self._http.startswith("http://"):
-            return _ask_plainly(self._http, verb, path, self._headers(body), (body or "").encode())
-        from http.client import HTTPException
-
         connection = self._connection()
         try:
             reply = self._reply(connection, verb, path, body)
@@ -141,40 +133,17 @@ class Service:
         return connection_to(self.home, self._http, TIMEOUT_S)
 
     def _reply(self, connection: HTTPConnection, verb: str, path: str, body: str | None) -> HTTPResponse:
-        connection.request(verb, path, body, self._headers(body))
+        headers = {"Authorization": f"Bearer {self._token}", "Connection": "close"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        connection.request(verb, path, body, headers)
         return connection.getresponse()
-
-    def _headers(self, body: str | None) -> dict[str, str]:
-        kind = {} if body is None else {"Content-Type": "application/json"}
-        return {"Authorization": f"Bearer {self._token}", "Connection": "close", **kind}
 
     def _patiently(self, method: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         from themis.schema.wire import as_dict, kind, read
 
         given = {name: value for name, value in fields.items() if value is not None}
         return as_dict(self.client.call(method, read(kind(CALLS[method].request), given)))
-
-
-def _ask_plainly(address: str, verb: str, path: str, headers: Mapping[str, str], body: bytes) -> tuple[int, Any]:
-    """Status and body of a request without TLS: ``http.client`` loads for longer than the request takes.
-
-    Raises
-    ------
-    Unanswered : the answer is cut off, or none of the API's. OSError : no connection.
-    """
-    host, _, port = address.removeprefix("http://").rstrip("/").rpartition(":")
-    lines = [f"{verb} {path} HTTP/1.1", f"Host: {host}:{port}", f"Content-Length: {len(body)}"]
-    lines += [f"{name}: {value}" for name, value in headers.items()]
-    with socket.create_connection((host.strip("[]"), int(port)), TIMEOUT_S) as connection:
-        connection.sendall("\r\n".join([*lines, "\r\n"]).encode() + body)
-        answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
-    head, _, content = answer.partition(b"\r\n\r\n")
-    version, _, status = head.split(b"\r\n")[0].partition(b" ")
-    if not version.startswith(b"HTTP/1.") or f"content-length: {len(content)}".encode() not in head.lower().split(
-        b"\r\n"
-    ):
-        raise Unanswered
-    return int(status[:3]), json.loads(content)
 
 
 def _query(route: Route, fields: Mapping[str, Any]) -> str:

@@ -461,6 +461,7 @@ class KeptCopy(Message):
 
 class CopiesReply(Message):
     copies: list[KeptCopy] = []
+    coming: list[int] = []  # positions of jobs that ended, and whose machines still make or send their last archives
 
 
 class AppReply(Message):

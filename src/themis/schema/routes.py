@@ -190,7 +190,6 @@ ROUTES: tuple[Route, ...] = (
         "What the service keeps of an app's checkpoints and outputs: the newest copy of each job, by machine.",
         "AppRef",
         reply="CopiesReply",
-        part="copies",
         missing=True,
     ),
     _get(

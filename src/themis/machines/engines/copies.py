@@ -337,6 +337,15 @@ class Copies:
         """The parts of the newest copy of each job of an app, by job and machine."""
         return self._read("app = ?", app)
 
+    def coming(self, app: int) -> set[int]:
+        """The jobs of an app of whose last attempt a machine has yet to send the last archive."""
+        last = "(SELECT MAX(attempt) FROM attempts later WHERE later.job = attempts.job)"
+        with self._lock:
+            rows = self._db.execute(
+                f"SELECT job FROM attempts WHERE app = ? AND NOT ended AND attempt = {last}", (app,)
+            ).fetchall()
+        return {int(job) for (job,) in rows}
+
     def _read(self, where: str, value: int) -> list[Copy]:
         with self._lock:
             rows = self._db.execute(

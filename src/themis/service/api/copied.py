@@ -14,11 +14,15 @@ MAY = "fetch its files"
 
 
 def copies(api: Api, request: schema.AppRef) -> schema.CopiesReply:
-    """The archives of the newest copy of each job of an app; an app without any has an empty list."""
-    app, jobs = api.jobs_of(request.app, MAY)
-    found = api.arbiter.copies.of_app(app) if api.arbiter.copies is not None else []
+    """The archives of the newest copy of each job of an app, and the ended jobs whose last archives are on their way."""
+    app, jobs, ended = api.jobs_of(request.app, MAY)
+    # What comes is read first: a copy that arrives in between is in the list, and asked for once more.
+    kept = api.arbiter.copies
+    coming = kept.coming(app) & ended if kept is not None else set()
+    found = kept.of_app(app) if kept is not None else []
     position = {job: i for i, job in enumerate(jobs)}
     return schema.CopiesReply(
+        coming=sorted(position[job] for job in coming),
         copies=[
             schema.KeptCopy(
                 job=position[c.job],
@@ -30,13 +34,13 @@ def copies(api: Api, request: schema.AppRef) -> schema.CopiesReply:
             )
             for c in found
             if c.job in position and c.sha256
-        ]
+        ],
     )
 
 
 def archive(api: Api, request: schema.JobRef, gone: threading.Event) -> Iterator[bytes]:
     """The newest copy of a job, in pieces; a newer one that arrives during the call does not change it."""
-    _, jobs = api.jobs_of(request.app, MAY)
+    _, jobs, _ = api.jobs_of(request.app, MAY)
     number, kept = request.job, api.arbiter.copies
     parts = kept.newest(jobs[number]) if kept is not None and number < len(jobs) else []
     copy = next((part for part in parts if part.machine == request.machine and part.sha256), None)

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from themis.core.tables import Status
 from themis.errors import InputError, UnknownName, counted
 from themis.schema import messages as schema
 from themis.service.api import (
@@ -649,14 +650,15 @@ class Api:
             raise InputError(f"app {ref[:100]!r} is finished, so no agent can bid for it.")
         return app, a.state.app_specs[app].name
 
-    def jobs_of(self, ref: str, what: str) -> tuple[int, list[int]]:
-        """Numbers of an app and its jobs, if the caller has the right to do this to the app."""
+    def jobs_of(self, ref: str, what: str) -> tuple[int, list[int], set[int]]:
+        """Numbers of an app, its jobs and those that ended, if the caller has the right to do this to the app."""
 
-        def look(a: Arbiter) -> tuple[int, list[int]]:
+        def look(a: Arbiter) -> tuple[int, list[int], set[int]]:
             app = self._mine(a, ref, what)
-            return app, [int(job) for job in a.state.app_jobs(app)]
+            jobs = a.state.app_jobs(app)
+            return app, jobs.tolist(), set(jobs[a.state.jobs.status[jobs] == Status.ENDED].tolist())
 
-        found: tuple[int, list[int]] = self._look(look)
+        found: tuple[int, list[int], set[int]] = self._look(look)
         return found
 
     def _job(self, a: Arbiter, request: schema.LogsRequest) -> int:
