@@ -59,7 +59,8 @@ def test_a_table_of_ones_own_is_checked_kept_and_used(themis: Command, tmp_path:
     assert (ended.code, "line 2, column 'steps_per_s': got '-1'" in ended.err) == (2, True)
     assert not (home / "profiles").exists()
     path.write_text("model,gpu_type,steps_per_s\nmine,gpu,2\n")
-    assert themis("profiles", "add", path).code == 0
+    ended = themis("profiles", "add", path)
+    assert (ended.code, "lab.csv: 1 model, 1 rate. Use it" in ended.err) == (0, True)
     assert (home / "profiles" / "lab.csv").exists()
     assert themis("profiles", "add", path).code == 2
     trace = tmp_path / "t.csv"

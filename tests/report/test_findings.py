@@ -7,8 +7,9 @@ from dataclasses import replace
 from report_cases import MINI, fold, runs
 
 from themis.report.compare import columns_for, compare
-from themis.report.findings import finding
+from themis.report.findings import UNLIKE, finding
 from themis.report.result import RunMetrics
+from themis.report.summary import summary
 
 
 def found(given: list[RunMetrics]) -> str:
@@ -52,6 +53,19 @@ def test_intervals_that_overlap_are_said_and_those_that_do_not_are_not() -> None
 def test_policies_that_read_alike_are_not_ranked() -> None:
     run = fold(MINI)
     assert "do not differ" in found([replace(run, policy="a"), replace(run, policy="b")])
+
+
+def test_runs_that_were_given_different_apps_have_no_best() -> None:
+    run = worst(fold(MINI), 1.25, policy="fair", simulated=False)
+    other = worst(run, 3.0, policy="quick", apps=tuple(replace(app, name=f"of-{app.name}") for app in run.apps))
+    assert found([run, worst(other, 3.0, apps=run.apps)]).startswith("Of 2 policies, fair is fairest")
+    for unlike in (other, worst(other, 3.0, apps=run.apps, workload="maxi")):
+        assert found([run, unlike]) == UNLIKE
+        rows = compare([run, unlike])
+        assert not any(mark for row in rows for mark in row.best)
+        text = summary(rows, columns_for([run, unlike]))
+        assert UNLIKE in text
+        assert "soonest" not in text
 
 
 def test_one_policy_is_described_alone_and_runs_without_a_completed_app_claim_nothing() -> None:

@@ -16,6 +16,7 @@ from themis.model import events as e
 from themis.report import course, gantt
 from themis.report.definitions import DEFINITIONS
 from themis.report.html import render, write_report
+from themis.report.look.palette import APP_COLOURS
 from themis.report.result import RunMetrics
 from themis.report.series import Gantt, Series
 from themis.report.style import PAGE, inline_svg
@@ -186,6 +187,16 @@ def test_hovering_a_lease_names_its_app() -> None:
     run = fold(MINI)
     svg = gantt.inline_gantt(gantt.gantt("x", run, PAGE), run)
     assert "<title>B of bob: 2 jobs, 6.7 GPU minutes, 95 s later than on its own share</title>" in svg
+
+
+def test_the_timeline_of_gpus_names_of_each_colour_the_app_with_the_most_gpu_time() -> None:
+    run = fold(MINI)
+    drawn = gantt.gantt("x", run, PAGE)
+    assert [(name, colour) for name, colour, _ in drawn.key] == [("A", APP_COLOURS[0]), ("B", APP_COLOURS[1])]
+    assert re.search(r'id="gantts-1".*?class="key">\s*<span>.*?var\(--a0\).*?</svg>A</span>', render([run]), re.DOTALL)
+    apps = tuple(replace(run.apps[0], app=i, name=f"app{i}", gpu_seconds=100.0 + i) for i in range(40))
+    names = [name for name, _, _ in gantt.gantt("x", replace(run, apps=apps), PAGE).key]
+    assert names == [*(f"app{i}" for i in range(39, 31, -1)), "32 more apps"]
 
 
 def test_the_page_of_one_run_begins_with_its_apps_by_name_and_has_no_bars_of_one_bar() -> None:

@@ -150,6 +150,10 @@ def test_machines_may_be_a_preset_a_shorthand_or_a_file_beside(tmp_path: Path) -
     [
         ("polcy: fifo", "line 1: unknown key 'polcy'. Did you mean 'policy'?"),
         ("policy: fifa", "line 1: unknown policy 'fifa'. Did you mean 'fifo'?"),
+        (
+            "policy: hierarchical:round_s=60,file=plan.yaml",
+            "line 1: policy hierarchical: file is 'plan.yaml', expected an absolute path",
+        ),
         ("lease: 0", "line 1: lease is 0, expected a time"),
         ("tick: 1h", "lease is 600 s, shorter than tick, 3600 s"),
         ("node_renew: 1m", "node_renew is 60 s, not below node_lease, 30 s"),
@@ -200,6 +204,11 @@ def test_a_fault_of_a_variable_or_an_option_names_it(tmp_path: Path) -> None:
         load(tmp_path, env={"THEMIS_LEASE": "5x"})
     with pytest.raises(InputError, match=r"^option unknown_work: unknown_work is 0"):
         load(tmp_path, unknown_work="0")
+    with pytest.raises(
+        InputError, match=r"^option policy: policy hierarchical: file is './a.yaml', expected an absolute"
+    ):
+        load(tmp_path, policy="hierarchical:file=./a.yaml")
+    assert load(tmp_path, policy="hierarchical:file=/a.yaml").policy == "hierarchical:file=/a.yaml"
     with pytest.raises(InputError, match=r"unknown setting 'polcy'. Did you mean 'policy'?"):
         load(tmp_path, polcy="fifo")
     with pytest.raises(InputError, match=r"unknown setting 'lease_s'. Did you mean 'lease'?"):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from themis.cli.output import err, escape, out, print_json, print_whole
-from themis.errors import UnknownName
+from themis.errors import UnknownName, counted
 from themis.service.engine.kept_copies import journal_of
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def keep(name: str, rates: Throughputs, *, force: bool, folder: Path | None = No
     path = add(folder or _folder(), name, rates, force=force)
     rows = sum(len(jobs) for table in (rates.together, rates.apart, rates.beside) for jobs in table.values())
     err.print(
-        f"{path}: {len(rates.models)} models, {rows} rates. Use it as --profiles {name}.",
+        f"{path}: {counted(len(rates.models), 'model')}, {counted(rows, 'rate')}. Use it as --profiles {name}.",
         markup=False,
         highlight=False,
         soft_wrap=True,

@@ -46,17 +46,31 @@ def columns_for(runs: Sequence[RunMetrics]) -> tuple[ComparisonColumn, ...]:
 
 
 def compare(runs: Sequence[RunMetrics], columns: Sequence[ComparisonColumn] | None = None) -> tuple[ComparisonRow, ...]:
-    """A row for each policy, in order of first appearance; by default with all ``columns_for`` these runs."""
+    """A row for each policy, in order of first appearance; by default with all ``columns_for`` these runs.
+
+    Nothing is marked as the best where the runs were not given the ``same_apps``.
+    """
     columns = columns_for(runs) if columns is None else columns
     groups: dict[str, list[RunMetrics]] = {}
     for label, run in zip(labels(runs), runs):
         groups.setdefault(label, []).append(run)
     table = [tuple(_cell(c.name, group) for c in columns) for group in groups.values()]
     best = [_best([cells[i].mean for cells in table], column) for i, column in enumerate(columns)]
+    if not same_apps(runs):
+        best = [[False] * len(table)] * len(columns)
     return tuple(
         ComparisonRow(label=label, runs=tuple(group), cells=cells, best=tuple(marks[k] for marks in best))
         for k, ((label, group), cells) in enumerate(zip(groups.items(), table))
     )
+
+
+def same_apps(runs: Sequence[RunMetrics]) -> bool:
+    """True if the runs of each seed were given the same apps; of live runs by user and name, as no two arrive at one instant."""
+    given: dict[int, set[object]] = {}
+    for run in runs:
+        apps = run.inputs.apps if run.simulated else frozenset((app.user, app.name, app.jobs) for app in run.apps)
+        given.setdefault(run.seed, set()).add((run.workload, apps))
+    return len({run.workload for run in runs}) < 2 and all(len(of) == 1 for of in given.values())
 
 
 def labels(runs: Sequence[RunMetrics]) -> list[str]:

@@ -6,7 +6,9 @@ import math
 from collections.abc import Sequence
 
 from themis.report.columns import ComparisonColumn
-from themis.report.compare import ComparisonRow
+from themis.report.compare import ComparisonRow, same_apps
+
+UNLIKE = "The runs were given different apps, so no policy is named as the best."
 
 _CLAIMS = (
     (
@@ -34,6 +36,8 @@ def finding(rows: Sequence[ComparisonRow], columns: Sequence[ComparisonColumn]) 
         return "No app has completed yet." if len(rows) == 1 else "Not every policy has completed an app yet."
     if len(rows) == 1:
         return _alone(rows[0], columns, at)
+    if not same_apps([run for row in rows for run in row.runs]):
+        return UNLIKE
     claims_of: dict[str, list[str]] = {}
     for name, verbs, claim in _CLAIMS:
         if name in known:

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from themis.errors import counted
 from themis.model.units import Float, Int
 from themis.report.look.palette import APP_COLOURS
 from themis.report.result import RunMetrics
 from themis.report.sentences import against_own_share
 from themis.report.series import Gantt
 from themis.report.sketch import Axes, escape
-from themis.report.style import WIDE, Drawing, Reading, Style, canvas, inline_svg, mark, ticks, tidy
+from themis.report.style import SOFT, WIDE, Drawing, Reading, Style, canvas, inline_svg, mark, ticks, tidy
 from themis.report.timeline import DAY, HOUR, since, time_unit
 
 MOST_RECTANGLES = 2500
@@ -22,6 +23,10 @@ PIXELS = (1600, 640)
 """Largest image of a Gantt: time, GPUs."""
 ALL_PIXELS = 3_000_000
 """Most pixels of all Gantts of a page: with many policies each gets fewer."""
+
+
+MOST_APPS = 8
+"""Apps in the legend, those with the most GPU time."""
 
 
 def gantt(label: str, run: RunMetrics, style: Style, *, of: int = 1) -> Drawing:
@@ -44,7 +49,17 @@ def gantt(label: str, run: RunMetrics, style: Style, *, of: int = 1) -> Drawing:
     ticks(axis, "y", 8, integer=True)
     tidy(axis, style, grid="")
     title = f"GPUs by app under {label}, seed {run.seed}: a row a GPU, a colour an app (colours recur)"
-    return Drawing(name=f"gantt-{label}", title=title, figure=figure, reads=(Reading(seconds=unit),))
+    return Drawing(name=f"gantt-{label}", title=title, figure=figure, key=_key(run), reads=(Reading(seconds=unit),))
+
+
+def _key(run: RunMetrics) -> tuple[tuple[str, str, str], ...]:
+    """The legend: of each colour the app with the most GPU time, and how many apps it leaves out."""
+    most: dict[str, str] = {}
+    for app in sorted(run.apps, key=lambda app: -app.gpu_seconds):
+        most.setdefault(APP_COLOURS[app.app % len(APP_COLOURS)], app.name)
+    key = [(name, colour, "-") for colour, name in most.items()][:MOST_APPS]
+    more = len(run.apps) - len(key)
+    return (*key, *([(counted(more, "more app"), SOFT, "-")] if more else []))
 
 
 def inline_gantt(drawing: Drawing, run: RunMetrics) -> str:

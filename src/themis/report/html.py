@@ -33,6 +33,7 @@ from themis.report.style import (
     DASHES,
     PAGE,
     PHONE,
+    VARIABLES,
     WIDE,
     Drawing,
     dash,
@@ -160,6 +161,7 @@ class _Gantt:
     label: str
     seed: int
     svg: Markup
+    key: list[_KeyEntry]
     dropped: int
 
 
@@ -185,16 +187,16 @@ _KeyEntry = tuple[str, str, str, str]
 
 def _key(entries: Sequence[tuple[str, str, Any]], *, lights: bool = False) -> list[_KeyEntry]:
     """A legend; ``lights`` where its i-th entry is the i-th policy."""
-    variable = {colour: f"var(--p{i})" for i, colour in enumerate(POLICY_COLOURS)}
     return [
-        (f"p{i}" if lights else "", text, variable.get(colour, colour), CSS_DASHES[DASHES.index(dash)])
+        (f"p{i}" if lights else "", text, VARIABLES.get(colour, colour), CSS_DASHES[DASHES.index(dash)])
         for i, (text, colour, dash) in enumerate(entries)
     ]
 
 
 def _gantt(label: str, run: RunMetrics, of: int) -> _Gantt:
-    svg = gantt.inline_gantt(gantt.gantt(label, run, PAGE, of=of), run)
-    return _Gantt(label=label, seed=run.seed, svg=Markup(svg), dropped=run.gantt.dropped)
+    drawn = gantt.gantt(label, run, PAGE, of=of)
+    svg = Markup(gantt.inline_gantt(drawn, run))
+    return _Gantt(label=label, seed=run.seed, svg=svg, key=_key(drawn.key), dropped=run.gantt.dropped)
 
 
 # ---- policies side by side -----------------------------------------------------------------------------------------

@@ -42,11 +42,12 @@ class Style:
 
 PAGE = Style(ink="#010203", faint="#040506", paper="#070809", alone=False)
 FILE = Style(ink="#1d2430", faint="#dfe3e8", paper="#ffffff", alone=True)
-_VARIABLES = {PAGE.ink: "var(--ink)", PAGE.faint: "var(--rule)", PAGE.paper: "var(--paper)"} | {
+VARIABLES = {PAGE.ink: "var(--ink)", PAGE.faint: "var(--rule)", PAGE.paper: "var(--paper)"} | {
     colour: f"var(--{letter}{i})"
     for letter, colours in (("p", POLICY_COLOURS), ("a", APP_COLOURS))
     for i, colour in enumerate(colours)
 }
+"""Colours of a drawing, and the variables of a page that they become."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +204,7 @@ def log_x(axis: Any) -> None:
 def inline_svg(drawing: Drawing) -> str:
     """The figure as an <svg> element for an HTML page, colours as CSS variables."""
     text = drawing.figure.svg(re.sub(r"[^A-Za-z0-9_-]+", "-", drawing.name))
-    for stand_in, variable in _VARIABLES.items():
+    for stand_in, variable in VARIABLES.items():
         text = text.replace(stand_in, variable)
     text = text.replace('<g id="xaxis">', '<g data-xaxis="">')
     text = re.sub(r'<g id="series-([^@"]*)@([^"]*)">', _series, text)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from themis.errors import counted
 from themis.report.columns import ComparisonColumn
-from themis.report.compare import ComparisonRow, is_brief
-from themis.report.findings import doubt, unit
+from themis.report.compare import ComparisonRow, is_brief, same_apps
+from themis.report.findings import UNLIKE, doubt, unit
 from themis.report.rows import AppRow
 from themis.report.style import shortened
 
@@ -70,8 +70,11 @@ def summary(rows: Sequence[ComparisonRow], columns: Sequence[ComparisonColumn]) 
     between = sum(of.known > 0 for of in found.values()) - len(named)
     if between:
         sentences.append(f"The share of late apps under the other {between} policies is between these.")
-    sentences += [_extremes(rows, columns, *claim) for claim in _CLAIMS]
-    sentences += [_unfinished(found), doubt(rows, _claimed(columns)).strip(), _kind(rows)]
+    if same_apps([run for row in rows for run in row.runs]):
+        sentences += [*(_extremes(rows, columns, *claim) for claim in _CLAIMS), doubt(rows, _claimed(columns)).strip()]
+    else:
+        sentences.append(UNLIKE)
+    sentences += [_unfinished(found), _kind(rows)]
     return " ".join(filter(None, sentences))
 
 

@@ -20,7 +20,7 @@ from themis.jobs import check as check_jobs
 from themis.jobs import warnings_of
 from themis.jobs.file_errors import Fault, Findings, Written, raise_first
 from themis.jobs.written import JobText
-from themis.limits import read_text
+from themis.limits import read_text, shown
 from themis.model.cluster import Cluster
 from themis.service.engine.config import SETTINGS, Config, conflicts
 from themis.setting import Kind, Setting, settings_of
@@ -153,17 +153,26 @@ def _read(found: Setting, value: Any) -> Any:
         read = found.kind.read(value)
     except Unreadable as error:
         raise InputError(ended(f"{found.key} {is_not(value, str(error))}")) from None
-    if found is SETTINGS["policy"] and (wrong := _unknown_policy(read)):
+    if found is SETTINGS["policy"] and (wrong := _policy_fault(read)):
         raise InputError(wrong)
     return read
 
 
-def _unknown_policy(given: str) -> str:
-    """A sentence if no policy has this name."""
+def _policy_fault(given: str) -> str:
+    """A sentence if no policy has this name, or if it names a file from a folder that no later start knows."""
     from themis.policies.api import policy_names
 
-    name, known = given.partition(":")[0], policy_names()
-    return "" if name in known else str(UnknownName("policy", name, known))
+    (name, _, rest), known = given.partition(":"), policy_names()
+    if name not in known:
+        return str(UnknownName("policy", name, known))
+    for part in rest.split(","):
+        key, _, value = map(str.strip, part.partition("="))
+        if key == "file" and value and not Path(value).is_absolute():
+            return (
+                f"policy {name}: file is {shown(value)}, expected an absolute path, such as file=$PWD/plan.yaml: each start of "
+                "the service reads it."
+            )
+    return ""
 
 
 def check(paths: Iterable[Path], *, folder: Path | None = None) -> list[str]:
@@ -242,7 +251,7 @@ def _checked(findings: Findings, path: Path | None) -> dict[str, Any]:
         return {}
     values = _fields(Config, read) | {"cluster": cluster}
     config: Any = SimpleNamespace(**values | {"cluster": values["cluster"] or read.machines})
-    if wrong := _unknown_policy(config.policy):
+    if wrong := _policy_fault(config.policy):
         findings.add(("policy",), wrong)
     for user, given in config.users.items():
         if given.group is not None and given.group not in config.groups:
