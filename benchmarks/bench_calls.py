@@ -1,11 +1,14 @@
 """Calls of the API on a large cluster: how long queue, show, submit and /metrics take their callers. Asserts no seconds.
 
-    python benchmarks/bench_calls.py [--apps 1000] [--gpus 10000] [--calls 200] [--alone]
+    python benchmarks/bench_calls.py [--apps 1000] [--gpus 10000] [--calls 200] [--alone] [--before PYTHON [--pairs 2]]
 
 A second process calls over HTTP, by plain connections and by the client, one call after the other, all kinds in turn, so that each
 kind meets the same load of the machine. Meanwhile, unless ``--alone``, GPUs fall free ten times a second and the policy decides on
 them. The executor does nothing. Wall times depend on what else the machine does: compare them with ``info``, which does next to
 nothing, in the same run.
+
+``--before`` : the interpreter of another checkout's environment, such as one of fcc95fc, the last with gRPC. The scripts of both
+run in turns (before, now, now, before); the table has the mean over each one's runs, and a round in which 100 agents are asked.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from themis.service.api.access import Access
 from themis.service.api.http_server import serve_http
 from themis.service.api.methods import Api
 from themis.service.api.submission import submit
+from write_tables import tables
 
 TOKEN = "token"
 Kinds = dict[str, Callable[[int], object]]
@@ -142,6 +146,47 @@ def _churn(a: Any, end: threading.Event) -> None:
         _let_go(a, 2)
 
 
+AGENTS = "import bench_service; bench_service.agents(100)"
+FOLDER = "import pathlib, themis; print(pathlib.Path(themis.__file__).parents[2] / 'benchmarks')"
+
+
+def figures(python: str, options: list[str]) -> dict[str, dict[str, float]]:
+    """Figures of each call, and of a round with agents, by the scripts of that interpreter's checkout: name -> column -> number."""
+    env = {**os.environ, "GRPC_ENABLE_FORK_SUPPORT": "0"}
+
+    def said(*command: str, folder: str = ".") -> str:
+        return subprocess.run(
+            [python, *command], cwd=folder, env=env, check=True, stdout=subprocess.PIPE, text=True
+        ).stdout
+
+    folder, out = said("-c", FOLDER).strip(), dict[str, dict[str, float]]()
+    for text in (said("bench_calls.py", *options, folder=folder), said("-c", AGENTS, folder=folder)):
+        for header, rows in tables(text).items():
+            for row in rows:
+                name, *cells = row.strip("| ").split(" | ")
+                name = name.replace("gRPC", "client") if not name.isdecimal() else f"a round with {name} agents"
+                out[name] = dict(zip(header.strip("| ").split(" | ")[1:], map(float, cells)))
+    return out
+
+
+def compare(before: str, options: list[str], pairs: int) -> None:
+    """Print the figures of both checkouts side by side: medians and 99 % (for agents: worst) of the caller's milliseconds."""
+    found: dict[str, list[dict[str, dict[str, float]]]] = {before: [], sys.executable: []}
+    for pair in range(pairs):
+        for python in list(found)[:: -1 if pair % 2 else 1]:
+            found[python].append(figures(python, options))
+    print("| call | median, ms: before | now | 99 %: before | now | CPU ms of the service: before | now |")
+    print("|---|---|---|---|---|---|---|")
+    for name in found[sys.executable][0]:
+        kinds = (0, 1, 3 if name.endswith("agents") else 4)
+        means = [
+            np.mean([list(run[name].values())[kind] for run in runs]) * (1000 if kind == 3 else 1)
+            for kind in kinds
+            for runs in found.values()
+        ]
+        print(f"| {name} | {' | '.join(f'{mean:.1f}' for mean in means)} |")
+
+
 def main() -> None:
     """All of it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
@@ -149,10 +194,16 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, default=10_000)
     parser.add_argument("--calls", type=int, default=200)
     parser.add_argument("--alone", action="store_true", help="no decisions meanwhile")
+    parser.add_argument("--before", metavar="PYTHON", help="compare with the checkout of this interpreter")
+    parser.add_argument("--pairs", type=int, default=2)
     parser.add_argument("--call", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.call:
         caller(given.call, given.calls)
+    elif given.before:
+        sizes = {"--apps": given.apps, "--gpus": given.gpus, "--calls": given.calls}
+        options = [str(part) for pair in sizes.items() for part in pair] + ["--alone"] * given.alone
+        compare(given.before, options, given.pairs)
     else:
         measure(given.apps, given.gpus, given.calls, alone=given.alone)
 

@@ -13,13 +13,19 @@ from scipy.optimize import linprog
 from test_round_gangs import account_of, deliver, play
 
 from themis.core.rounds import Rounds
-from themis.core.steady import BEHIND, DOUBTED, lag_bound, potential_bound, weights
+from themis.core.steady import BEHIND, DOUBTED, potential_bound, weights
 from themis.model.cluster import Cluster, Machine
 from themis.model.units import NONE, Float, Int
 from themis.optimize.rounds.sets import heaviest_set, packs
 
 WEIGHTS = (0.37, 1.0, 1.0 / 3.0, 7.0, 2.0, 0.37)
 """Of the sets of which shares are the average, before they are normalised: shares that no number of rounds is a multiple of."""
+
+
+def lag_bound(x: Float, rounds: int) -> Float:
+    """[C, K], maximum lag in rounds behind its share of each (combination, type) after this many packable rounds."""
+    bound: Float = np.sqrt(potential_bound(x, rounds) * np.sqrt(x))
+    return bound
 
 
 def packed_on(

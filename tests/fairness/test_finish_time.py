@@ -16,7 +16,6 @@ from themis.core.app_lifecycle import finish_app
 from themis.fairness.finish_time import (
     FinishTime,
     Form,
-    even_split,
     list_schedule,
     phase_seconds,
     side_by_side,
@@ -62,6 +61,13 @@ def test_section_4_3_3_table_3_with_the_optimal_split(gpus: int, rho: float) -> 
     finish = FinishTime(sweep_among_four())
     left = finish.left_on(np.array([float(gpus)]), np.array([8.0]), 0)
     assert finish.rho_of(left, np.array([0])) == pytest.approx(rho)
+
+
+def even_split(works: list[float], gpus: int, gang_max: int) -> float:
+    """Seconds of a phase if each job gets gpus // jobs GPUs, longest first when jobs outnumber GPUs: another reading of §4.3.3."""
+    if gpus < len(works):
+        return list_schedule([(0.0, 1.0)] * gpus, sorted(works, reverse=True))
+    return max(works) / min(gpus // len(works), gang_max)
 
 
 @pytest.mark.parametrize(("gpus", "rho"), [(1, 4.0), (2, 2.0), (4, 1.064), (8, 0.532), (16, 0.356)])

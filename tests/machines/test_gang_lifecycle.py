@@ -10,7 +10,7 @@ from live import grant, revoke
 from test_gangs import SETTINGS, gangs, started, state
 
 from themis.errors import InvariantBroken
-from themis.machines.agent.messages import PHASES, Go, Hello, Prepare, Stop, TaskReport
+from themis.machines.agent.messages import Go, Hello, Prepare, Stop, TaskReport
 from themis.machines.engines.gang import Gang
 from themis.machines.engines.gang_lifecycle import (
     MISSING,
@@ -237,7 +237,7 @@ ADOPTED = {
 
 
 @pytest.mark.parametrize("known", [True, False])
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("phase", ADOPTED)
 def test_a_gang_that_was_started_before_an_upgrade_is_adopted_as_its_agents_kept_it(phase: str, known: bool) -> None:
     book = gangs(connect=False)
     book.restore(grant(1, (1, 2, 3), target=100.0), 10.0, 0.0, started=known)
@@ -256,7 +256,7 @@ def test_a_gang_that_was_started_before_an_upgrade_is_adopted_as_its_agents_kept
 
 
 def test_all_phases_that_agents_keep_are_states_of_a_part() -> None:
-    assert {PartState(phase) for phase in PHASES} == set(PartState) - {PartState.UNREPORTED}
+    assert {PartState(phase) for phase in ADOPTED} == set(PartState) - {PartState.UNREPORTED}
     assert PartState("of a later version") is PartState.RUNNING, "its processes may live"
     assert all(PartState.ENDED not in MISSING[goal] for goal in Goal)
 

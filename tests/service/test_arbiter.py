@@ -287,6 +287,35 @@ def test_an_app_that_was_given_up_shows_what_it_did_and_which_jobs_are_done(tmp_
         assert row.progress == pytest.approx(0.7, abs=0.01)
 
 
+def test_rows_of_the_queue_are_those_of_each_app_alone(tmp_path: Path) -> None:
+    """Apps of one to nine jobs that run on two machines, wait, are held, were cancelled, and failed once."""
+    with world(tmp_path, 2, 3, policy="fifo", retries=3) as w:
+        for n, jobs in enumerate((1, 3, 2, 9, 1)):
+            enter(w, f"a{n}", jobs=jobs, steps=1e4, user=f"u{n % 2}")
+        enter(w, "later", user="u0", after=[schema.After(app="a0", when="ok")])
+        w.turn(7.0)
+        w.say(replace(ended(1, 1, Ending.FAILED, 5), app=1), JobStopped(job=1, attempt=1, steps=1.0))
+        w.turn(5.0)
+        w.finish(2, steps=1e4)
+        w.ask(lambda a: a.hold(2))
+        w.ask(lambda a: a.cancel(4))
+
+        def rows(a: Arbiter) -> tuple[list[schema.App], list[schema.App]]:
+            s, entries = views.state_now(a), a.journal.apps()
+            rho = views.rho_now(s)
+            return views.app_rows(a, s, entries, rho), [views.app_row(a, s, entry, rho) for entry in entries]
+
+        together, alone = w.ask(rows)
+        assert together == alone
+        assert [row.state for row in together] == ["running", "running", "held", "running", "cancelled", "waiting"]
+        assert [row.jobs for row in together] == [1, 3, 2, 9, 1, 1]
+        assert [row.jobs_done for row in together] == [0, 1, 0, 0, 0, 0]
+        assert {name for row in together for name in row.nodes} == {"m0", "m1"}
+        assert [round(row.gpu_hours * 3600) for row in together[:2]] == [12, 31]
+        assert [round(row.elapsed_s) for row in together[:2]] == [12, 12]
+        assert together[5].waits == "after"
+
+
 def test_without_a_machine_in_service_there_is_no_rho(tmp_path: Path) -> None:
     with world(tmp_path, 1) as w:
         enter(w, gpus=(1, 1))

@@ -144,9 +144,9 @@ def test_idle_limits_hold_for_gangs_that_are_idle_already(tmp_path: Path) -> Non
             w.say(GangIdle(app=0, job=0, attempt=1, gpu_seconds=0.0, idle_s=seconds, by="nvml"))
 
         idle(90.0)
-        assert "did nothing" in w.arbiter.housekeeping.idle_warning(0, w.arbiter.instant)
+        assert "did nothing" in w.arbiter.housekeeping.warnings(w.arbiter.instant)[0][0]
         put(w, idle_warn="5m")
-        assert w.arbiter.housekeeping.idle_warning(0, w.arbiter.instant) == ""
+        assert not w.arbiter.housekeeping.warnings(w.arbiter.instant)
         put(w, idle_warn="1m", idle_cancel="2m")
         idle(130.0)
         assert not w.arbiter.state.apps.active[0]

@@ -105,14 +105,14 @@ def test_what_is_told_of_one_app_forecasts_that_app_alone_and_the_queue_is_looke
     """With 1,000 apps, `show` took as long as the whole queue, and the queue looked at each app once for each that waits."""
     api, asked = api_of(lent, tmp_path), Counter[str]()
     api.Apps(schema.AppsRequest())  # the fold of the journal asks too
-    for name in ("of", "_blind"):
+    for name in ("end_of", "_blind"):
         monkeypatch.setattr(Outlook, name, counted(asked, name))
     assert api.Show(schema.AppRef(app="first")).app.sooner_s is not None
-    assert asked == {"of": 1, "_blind": 1}
+    assert asked == {"end_of": 1, "_blind": 1}
     asked.clear()
     waiting = [row for row in api.Apps(schema.AppsRequest()).apps if row.state == "waiting"]
     assert len(waiting) > 0
-    assert asked == {"of": 3, "_blind": 1}
+    assert asked == {"end_of": 3, "_blind": 1}
 
 
 def counted(asked: Counter[str], name: str) -> Any:

@@ -132,6 +132,11 @@ GPUS = {
 }
 
 
+def test_the_shipped_example_of_three_generations_is_read_as_documented() -> None:
+    mixed = load_cluster(str(EXAMPLES / "mixed.yaml"))
+    assert (mixed.name, Counter(m.gpu_type for m in mixed.machines)) == ("mixed", {"V100": 2, "P100": 2, "K80": 2})
+
+
 @pytest.mark.parametrize("name", GPUS)
 def test_a_preset_of_gavel_has_its_mixture_of_vintages(name: str) -> None:
     gpus: Counter[str] = Counter()

@@ -37,12 +37,6 @@ def weights(x: Float) -> Float:
     return w
 
 
-def lag_bound(x: Float, rounds: int) -> Float:
-    """[C, K], maximum lag in rounds behind its share of each (combination, type) after this many packable rounds."""
-    bound: Float = np.sqrt(potential_bound(x, rounds) * np.sqrt(x))
-    return bound
-
-
 def potential_bound(x: Float, rounds: int) -> float:
     """V0 + t B: maximum of V after t rounds of shares x [C, K] that pack.
 

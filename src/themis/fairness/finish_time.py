@@ -129,16 +129,6 @@ def list_schedule(free_at: Sequence[tuple[Seconds, float]], works: Sequence[floa
     return end
 
 
-def even_split(works: Sequence[float], gpus: int, gang_max: int) -> Seconds:
-    """Seconds of a phase under an even, static split: each job gpus // jobs GPUs, LPT when jobs outnumber GPUs.
-
-    The simplest app scheduler that the paper's §4.3.3 could mean; ``phase_seconds`` is the best one and the default.
-    """
-    if gpus < len(works):
-        return list_schedule([(0.0, 1.0)] * gpus, sorted(works, reverse=True))
-    return max(works) / min(gpus // len(works), gang_max)
-
-
 @dataclass(frozen=True)
 class FinishTime:
     """The finish-time arithmetic of one snapshot, every figure an array over its apps.

@@ -106,7 +106,7 @@ class _AppForecast:
             return max(left / work * self.alone_s * self.pace, left / most)
         total = longest = 0.0
         for j, job in self.jobs.items():
-            left = max(job.work - job.got - self._now(j, now), LEAST_LEFT * job.work)
+            left = max(job.work - job.got - (self._now(j, now) if j in self.training else 0.0), LEAST_LEFT * job.work)
             total, longest = total + left, max(longest, left / job.gpus)
         return max(longest, total / most)
 
@@ -342,25 +342,27 @@ class Outlook:
 
     # ---- forecasts --------------------------------------------------------------------------------------------------
 
-    def of(self, number: int, now: Seconds, queue: _Queue | None = None) -> ExpectedTimes:
-        """Forecast of an active app now; ``queue`` : that of now, where it is known."""
+    def of(self, number: int, now: Seconds) -> ExpectedTimes:
+        """Forecast of an active app now."""
         app = self.apps.get(number)
         if app is None or not self.capacity:
             return ExpectedTimes()
         # A separate view of the queue: queries change nothing of what is learned.
-        queue = queue or self.queue_at(now)
-        alone = app.alone(now, self.capacity)
-        base = queue.slowed(alone)
-        low, ends, high = self.finishes.forecast(now, base, _kind(app))
+        queue = self.queue_at(now)
+        low, ends, high = self.end_of(number, now, queue)
         starts = (math.nan, math.nan, math.nan)
         if math.isnan(app.started):
             starts = self.starts.forecast(now, self._wait(app), _start(queue.blind))
             # No job ends before it starts and has had the time that it needs alone.
-            latest = [max(end - alone, now) if end == end else math.inf for end in (low, ends, high)]
+            latest = [max(end - queue.each[number], now) if end == end else math.inf for end in (low, ends, high)]
             starts = (min(starts[0], latest[0]), min(starts[1], latest[1]), min(starts[2], latest[2]))
         return ExpectedTimes(
             starts=starts[1], starts_low=starts[0], starts_high=starts[2], ends=ends, ends_low=low, ends_high=high
         )
+
+    def end_of(self, number: int, now: Seconds, queue: _Queue) -> tuple[Seconds, Seconds, Seconds]:
+        """End of an active app as forecast now, between the ends of its interval; ``queue`` : ``queue_at`` now."""
+        return self.finishes.forecast(now, queue.slowed(queue.each[number]), _kind(self.apps[number]))
 
     def revised(self, number: int) -> float:
         """An active app's work as measured over what was believed when it came; 1 where nothing was measured."""
@@ -407,10 +409,9 @@ class Outlook:
 
     def queue_at(self, now: Seconds) -> _Queue:
         """Queue of all active apps."""
-        active = self.apps.values()
-        alone = np.array([one.alone(now, self.capacity) for one in active])
-        gpus = np.array([one.gpus for one in active], dtype=np.float64)
-        return replace(queue_of(now, alone, gpus, self.capacity), blind=self._blind())
+        each = {number: app.alone(now, self.capacity) for number, app in self.apps.items()}
+        gpus = np.array([app.gpus for app in self.apps.values()], dtype=np.float64)
+        return replace(queue_of(now, np.array([*each.values()]), gpus, self.capacity), each=each, blind=self._blind())
 
     def _wait(self, app: _AppForecast) -> Seconds:
         """Seconds until GPUs are free for it if those that want them got them by turns."""
@@ -425,13 +426,14 @@ class Outlook:
 class _Queue:
     """Processor sharing among apps, as of ``at``: an app that needs ``alone[k]`` seconds alone ends after ``shared[k]`` seconds.
 
-    ``blind`` : as ``Outlook._blind`` says.
+    ``each`` : seconds that each app needs alone, by its number. ``blind`` : as ``Outlook._blind`` says.
     """
 
     at: Seconds = -math.inf
     alone: Float = field(default_factory=lambda: np.zeros(0))
     shared: Float = field(default_factory=lambda: np.zeros(0))
     mean: Seconds = 0.0
+    each: dict[int, Seconds] = field(default_factory=dict)
     blind: bool = False
 
     def slowed(self, alone: Seconds) -> Seconds:

@@ -39,7 +39,6 @@ THROUGH_SERVICE = "themis://"
 """The ``checkpoint_url`` of checkpoints that are copied through the service."""
 NEARLY_URL = re.compile(r"[a-z][a-z0-9+.-]{1,30}:/")
 """Pattern for text that is no checkpoint URL and probably no folder either: a slash is missing."""
-PHASES = ("preparing", "prepared", "running", "stopping", "ended")
 
 
 class ProtocolError(InputError):

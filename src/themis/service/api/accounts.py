@@ -122,7 +122,7 @@ def history(arbiter: Arbiter, request: schema.HistoryRequest, user: str = "") ->
             "instr(lower(message), lower(?))))"
         )
         values += [request.reason] * 4
-    entries = arbiter.journal.apps(" AND ".join(where), *values, last=request.limit or MOST_APPS)
+    entries = arbiter.journal.apps(" AND ".join(where), *values, last=request.limit or MOST_APPS, programs=False)
     return schema.HistoryReply(apps=[_past(arbiter, entry) for entry in entries])
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from themis.core.state import State
 from themis.model.units import NONE, Float, Int, Seconds
 from themis.schema import messages as schema
-from themis.service.api import reasons, views, wait_reasons
+from themis.service.api import reasons, views
 from themis.service.engine.arbiter import Arbiter
 from themis.service.engine.journal import Entry, first_record
 
@@ -84,11 +84,8 @@ def overview(arbiter: Arbiter) -> Overview:
     leased = s.apps.leased[active]
     run, wait = active[leased > 0], active[leased == 0]
     most = run[np.argsort(-s.apps.leased[run], kind="stable")][:MOST_ROWS]
-    left_out = wait_reasons.left_out(s)
-    rows = {
-        entry.app: views.app_row(arbiter, s, entry, rho, left_out)
-        for entry in _entries(arbiter, [*most.tolist(), *wait[:MOST_ROWS].tolist()])
-    }
+    entries = _entries(arbiter, [*most.tolist(), *wait[:MOST_ROWS].tolist()])
+    rows = {row.id: row for row in views.app_rows(arbiter, s, entries, rho)}
     for row in [row for row in rows.values() if row.waits == "gpus"][:MOST_REASONS]:
         row.reason = row.reason or reasons.of_gpus(arbiter.engine, row.id, s).sentence
     for row in rows.values():

@@ -49,19 +49,19 @@ class Present:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnShare:
-    """Both forms of ``rho_reference`` of an active app, its end on its own share, in seconds of the journal, and its forecast."""
+    """Both forms of ``rho_reference`` of an active app, and its end on its own share and as forecast, in seconds of the journal."""
 
     rho_reference: float
     rho_attainable: float
     ends: Seconds
-    expected: ExpectedTimes
+    expected: Seconds
     in_time: bool
     """Whether it keeps ``report.promise.PROMISE``."""
 
     @property
     def sooner(self) -> Seconds:
         """How much sooner it ends than on its own share; below 0: later."""
-        return self.ends - self.expected.ends
+        return self.ends - self.expected
 
 
 def present(state: State, record: int) -> Present:
@@ -81,16 +81,18 @@ def present(state: State, record: int) -> Present:
 def shares(reference: Reference, outlook: Outlook, at: Present, of: Iterable[int] | None = None) -> dict[int, OwnShare]:
     """Own share of every active app, or of those named, whose end is forecast, and which has one on its own share."""
     lasted, out = reference.lasted(), dict[int, OwnShare]()
-    queue = outlook.queue_at(at.now) if outlook.apps else None
+    if not outlook.apps or not outlook.capacity:
+        return out
+    queue = outlook.queue_at(at.now)
     for a in at.users if of is None else at.users.keys() & set(of):
-        if a >= len(lasted) or not 0 < lasted[a] < FARTHEST_S:
+        if a >= len(lasted) or not 0 < lasted[a] < FARTHEST_S or a not in outlook.apps:
             continue
-        expected, entry = outlook.of(a, at.now, queue), reference.apps[a]
-        life = expected.ends - entry.arrival - entry.held
+        expected, entry = outlook.end_of(a, at.now, queue)[1], reference.apps[a]
+        life = expected - entry.arrival - entry.held
         if math.isfinite(life):
             # Were its work believed as it was measured, it would take about as much longer on its own share.
-            own = float(lasted[a]) * outlook.revised(a)
-            alone = reference.alone(a, at.gpus, at.start_s) * outlook.revised(a)
+            revised = outlook.revised(a)
+            own, alone = float(lasted[a]) * revised, reference.alone(a, at.gpus, at.start_s) * revised
             out[a] = OwnShare(
                 rho_reference=life / own,
                 rho_attainable=life / max(own, alone),
@@ -120,7 +122,7 @@ def add_to_apps(
     own, lasted = shares(reference, outlook, at, [row.id for row in rows]), reference.lasted()
     for row in rows:
         if share := own.get(row.id):
-            row.sooner_s, row.expected_end = share.sooner, epoch + share.expected.ends
+            row.sooner_s, row.expected_end = share.sooner, epoch + share.expected
             row.rho = share.rho_reference
         elif row.state == "completed" and row.ended is not None and row.id < len(lasted):
             entry = reference.apps[row.id]

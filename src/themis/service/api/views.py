@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 import numpy as np
 
 from themis.core import take_snapshot as snapshots
 from themis.core.state import State
-from themis.core.tables import OUTCOMES, Status
+from themis.core.tables import ENDED, HELD, OUTCOMES, RUNNING, Status
 from themis.errors import InputError, UnknownName
 from themis.fairness.finish_time import FinishTime, Form
 from themis.machines.engines.program import Program, layout
-from themis.model.units import NONE, Bool, Float, Int, Seconds
+from themis.model.units import NONE, Float, Int, Seconds
 from themis.schema import messages as schema
 from themis.service.api import reasons, wait_reasons
 from themis.service.api.accounts import run_ids
@@ -23,10 +23,8 @@ from themis.sim import dump
 MOST_APPS = 1000
 OVER = ("completed", "cancelled", "failed")
 """States of finished apps."""
-GIVEN_UP = ("cancelled", "failed")
-"""Outcomes of jobs and apps that leave work undone."""
-_GIVEN_UP = np.isin(OUTCOMES, GIVEN_UP)
-"""Whether an outcome is one of them, by its number."""
+_GIVEN_UP = np.isin(OUTCOMES, ("cancelled", "failed"))
+"""Whether an outcome leaves work undone, by its number."""
 _JOB_STATES = {
     Status.WAITING: "waiting",
     Status.RUNNING: "running",
@@ -87,48 +85,71 @@ def rho_now(state: State) -> dict[int, float]:
     return {a: value for a, value, known in zip(view.app_id.tolist(), rho.tolist(), known.tolist()) if known}
 
 
-def app_row(
-    arbiter: Arbiter, s: State, entry: Entry, rho: dict[int, float], left_out: dict[int, str] | None = None
-) -> schema.App:
-    """One line of the queue; ``left_out`` : what ``wait_reasons.left_out`` says, asked if it is not given."""
-    a = entry.app
-    t, jobs = s.apps, s.app_jobs(a)
-    ended = s.jobs.status[jobs] == Status.ENDED
-    over = ended & ~_given_up(s, entry, jobs)
-    done = s.steps_now(jobs)
-    attained = float(t.attained[a] + t.leased[a] * max(s.now - t.since[a], 0.0))
-    row = schema.App(
-        id=a,
-        name=entry.name,
-        user=entry.user,
-        state=_app_state(s, entry, arbiter.engine.core.stopping),
-        gpus=int(t.leased[a]),
-        demand=int(t.demand[a]),
-        jobs=len(jobs),
-        jobs_ended=int(ended.sum()),
-        jobs_done=int(over.sum()),
-        submitted=arbiter.epoch + entry.submitted,
-        weight=float(t.weight[a]),
-        progress=_progress(done / np.maximum(s.jobs.total[jobs], 1e-9), over),
-        gpu_hours=attained / 3600,
-        reason=entry.reason,
-        elapsed_s=float(ran_s(arbiter, s, jobs).max(initial=0.0)),
-        walltime_s=entry.options.walltime_s,
-        steps_known=entry.programs[0].own_steps,
-        nodes=_nodes_of(s, jobs[s.jobs.status[jobs] == Status.RUNNING].tolist()),
-    )
-    if entry.ended is None and row.state in ("waiting", "held"):
-        left_out = wait_reasons.left_out(s) if left_out is None else left_out
-        row.waits, why = wait_reasons.of_app(arbiter.journal, arbiter.epoch, s, entry, left_out)
-        row.reason = row.reason or _budget_words(arbiter, row.user, row.waits) or why
-    if entry.ended is None:
-        row.warning = _warning(arbiter, a, entry.user)
-    if entry.ended is not None:
-        row.ended = arbiter.epoch + entry.ended
-    known = entry.rho if entry.rho is not None else rho.get(a)
-    if known is not None and not t.unknown[a]:
-        row.rho = known
-    return row
+def app_row(arbiter: Arbiter, s: State, entry: Entry, rho: Mapping[int, float]) -> schema.App:
+    """One line of the queue."""
+    return app_rows(arbiter, s, [entry], rho)[0]
+
+
+def app_rows(arbiter: Arbiter, s: State, entries: Sequence[Entry], rho: Mapping[int, float]) -> list[schema.App]:
+    """Lines of the queue, [A], from columns of all of them."""
+    if not entries:
+        return []
+    t, apps = s.apps, np.array([entry.app for entry in entries])
+    counts = t.jobs[apps]
+    starts = np.cumsum(counts) - counts
+    row = np.repeat(np.arange(len(apps)), counts)
+    jobs = np.repeat(t.first_job[apps] - starts, counts) + np.arange(len(row))
+    status = s.jobs.status[jobs]
+    ended, running = status == ENDED, status == RUNNING
+    done = ended & ~_GIVEN_UP[s.jobs.outcome[jobs]]
+    parts = np.array([ended, done, running, status <= RUNNING, status == HELD], dtype=np.int64)
+    jobs_ended, jobs_done, runs, may_run, held = np.add.reduceat(parts, starts, axis=1)
+    progress = np.where(done, 1.0, np.clip(s.steps_now(jobs) / np.maximum(s.jobs.total[jobs], 1e-9), 0.0, 1.0))
+    columns = {
+        "gpus": t.leased[apps],
+        "demand": t.demand[apps],
+        "jobs": counts,
+        "jobs_ended": jobs_ended,
+        "jobs_done": jobs_done,
+        "weight": t.weight[apps],
+        "progress": np.bincount(row, progress) / counts,
+        "gpu_hours": s.apps_attained()[apps] / 3600,
+        "elapsed_s": np.maximum.reduceat(ran_s(arbiter, s, jobs), starts),
+    }
+    machines: list[set[int]] = [set() for _ in entries]
+    for n, j in zip(row[running].tolist(), jobs[running].tolist()):
+        machines[n].update(map(s.gpu_machine.data.__getitem__, s.job_gpus.get(j, ())))
+    stop = np.isin(apps, s.jobs.app[list(arbiter.engine.core.stopping)])
+    states = np.select([(held > 0) & (may_run == 0), runs > 0, stop], ["held", "running", "stopping"], "waiting")
+    warnings = _warnings(arbiter, {entry.app: entry.user for entry in entries if entry.ended is None})
+    left_out = wait_reasons.left_out(s)
+    out = []
+    for entry, state, on, *values in zip(entries, states.tolist(), machines, *(c.tolist() for c in columns.values())):
+        if entry.options.waiting and not entry.options.held:
+            state = "waiting"
+        waits = why = ""
+        if entry.ended is None and state in ("waiting", "held"):
+            waits, why = wait_reasons.of_app(arbiter.journal, arbiter.epoch, s, entry, left_out)
+            why = _budget_words(arbiter, entry.user, waits) or why
+        known = entry.rho if entry.rho is not None else rho.get(entry.app)
+        line = schema.App(
+            id=entry.app,
+            name=entry.name,
+            user=entry.user,
+            state=entry.outcome or state,
+            submitted=arbiter.epoch + entry.submitted,
+            ended=None if entry.ended is None else arbiter.epoch + entry.ended,
+            rho=None if t.one.unknown[entry.app] else known,
+            reason=entry.reason or why,
+            waits=waits,
+            warning=warnings.get(entry.app, ""),
+            walltime_s=entry.options.walltime_s,
+            steps_known=entry.own_steps,
+            nodes=sorted(s.machines[m].name for m in on),
+            **dict(zip(columns, values)),
+        )
+        out.append(line)
+    return out
 
 
 def _budget_words(arbiter: Arbiter, user: str, code: str) -> str:
@@ -136,54 +157,26 @@ def _budget_words(arbiter: Arbiter, user: str, code: str) -> str:
     return arbiter.housekeeping.budgets.of(user, arbiter.instant, hard=True) if code == reasons.Code.BUDGET else ""
 
 
-def _warning(arbiter: Arbiter, app: int, user: str) -> str:
-    """Budgets over their soft limit, idle GPUs, use of GPUs of others, quotas of disks; empty if there are none."""
+def _warnings(arbiter: Arbiter, users: Mapping[int, str]) -> dict[int, str]:
+    """Budgets over their soft limit, idle GPUs, use of GPUs of others, quotas of disks, by app; empty if there are none.
+
+    ``users`` : of the apps.
+    """
     keeping, now = arbiter.housekeeping, arbiter.instant
-    budget, idle = keeping.budgets.of(user, now, hard=False), keeping.idle_warning(app, now)
-    return "; ".join(filter(None, (budget, idle, keeping.intrusion_warning(app), keeping.disk_warning(app))))
+    soft, own = {user: keeping.budgets.of(user, now, hard=False) for user in {*users.values()}}, keeping.warnings(now)
+    return {app: "; ".join(filter(None, (soft[user], *own.get(app, ())))) for app, user in users.items()}
 
 
 def ran_s(arbiter: Arbiter, s: State, jobs: Int) -> Float:
-    """Seconds that jobs ran, over all their attempts."""
+    """Seconds that jobs, whose numbers rise, ran over all their attempts."""
     t = s.jobs
-    running = t.status[jobs] == Status.RUNNING
+    running = t.status[jobs] == RUNNING
     out: Float = np.where(running, np.maximum(s.now - t.since[jobs], 0.0), 0.0)
-    if (t.attempt[jobs] > running).any():  # attempts have ended
-        for job, seconds in arbiter.journal.ran(int(jobs[0]), int(jobs[-1])):
-            out[job - int(jobs[0])] += seconds
+    again = jobs[t.attempt[jobs] > running]  # attempts have ended
+    ran = arbiter.journal.ran(again.tolist()) if len(again) else []
+    for job, seconds in ran:
+        out[np.searchsorted(jobs, job)] += seconds
     return out
-
-
-def _nodes_of(s: State, jobs: Iterable[int]) -> list[str]:
-    return sorted({s.machines[s.gpu_machine[g]].name for j in jobs for g in s.job_gpus.get(j, ())})
-
-
-def _given_up(s: State, entry: Entry, jobs: Int) -> Bool:
-    """Jobs that ended with abandoned work: failed and cancelled ones."""
-    outcome = s.jobs.outcome[jobs]
-    # Journals of earlier versions say how apps ended, and not how their jobs did.
-    unknown = (outcome == 0) & (entry.outcome in GIVEN_UP)
-    given_up: Bool = _GIVEN_UP[outcome] | unknown
-    return given_up
-
-
-def _progress(done: Float, over: Bool) -> float:
-    """Mean over an app's jobs; ``over`` : the app has no work left."""
-    return float(np.where(over, 1.0, np.minimum(np.maximum(done, 0.0), 1.0)).mean())
-
-
-def _app_state(s: State, entry: Entry, stopping: Container[int]) -> str:
-    if entry.outcome:
-        return entry.outcome
-    jobs = s.app_jobs(entry.app)
-    status = s.jobs.status[jobs]
-    if entry.options.waiting and not entry.options.held:
-        return "waiting"
-    if (status == Status.HELD).any() and not (status <= Status.RUNNING).any():
-        return "held"
-    if (status == Status.RUNNING).any():
-        return "running"
-    return "stopping" if any(j in stopping for j in jobs.tolist()) else "waiting"
 
 
 def apps(arbiter: Arbiter, request: schema.AppsRequest) -> schema.AppsReply:
@@ -196,8 +189,7 @@ def apps(arbiter: Arbiter, request: schema.AppsRequest) -> schema.AppsReply:
     entries = arbiter.journal.apps(where, *values, last=request.limit or MOST_APPS, programs=False)
     now = state_now(arbiter)
     rho = {} if ended else rho_now(now)
-    left_out = wait_reasons.left_out(now)
-    return schema.AppsReply(apps=[app_row(arbiter, now, entry, rho, left_out) for entry in entries])
+    return schema.AppsReply(apps=app_rows(arbiter, now, entries, rho))
 
 
 def layout_of(s: State, entry: Entry) -> str:
@@ -389,7 +381,7 @@ def why(arbiter: Arbiter, ref: str, *, whole: bool = True) -> tuple[int, str, sc
         position=place.position,
         of=place.of,
         between=s.between,
-        warning=_warning(arbiter, app, user) if s.apps.active[app] else "",
+        warning=_warnings(arbiter, {app: user})[app] if s.apps.active[app] else "",
         assumed=assumed(s, app) if s.apps.active[app] else [],
     )
     if s.apps.active[app] and not s.apps.held[app]:

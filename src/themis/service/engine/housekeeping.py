@@ -158,23 +158,12 @@ class Housekeeping:
             now,
         )
 
-    def intrusion_warning(self, app: int) -> str:
-        """GPUs that an app uses without holding them, in words; empty if none."""
-        own = [found for _, found in sorted(self.intrusions.items()) if found.app == app]
-        return "; ".join(sentence for found in own for sentence in intrusion_words(self.state, found))
-
     def disk_quota(self, item: DiskWarning) -> None:
         """A job's user has more on a disk than the quota, or no more."""
         if item.sentence:
             self.over_quota[item.job] = item.sentence
         else:
             self.over_quota.pop(item.job, None)
-
-    def disk_warning(self, app: int) -> str:
-        """Excess of an app's user over a disk quota, in words; empty without excess."""
-        return "; ".join(
-            sorted({self.over_quota[j] for j in self.state.app_jobs(app).tolist() if j in self.over_quota})
-        )
 
     def filled_disk(self, end: AttemptEnded, now: Seconds) -> None:
         """A job was stopped because it fills a disk: its app is held until its user, or an administrator, has made room."""
@@ -183,10 +172,17 @@ class Housekeeping:
         self.journal.set_options(end.app, held=True, why=end.message)
         self.engine.feed(AppHeld(app=end.app), now)
 
-    def idle_warning(self, app: int, now: Seconds) -> str:
-        """GPUs of an app that were idle for longer than ``idle_warn_s``, in words; empty if none."""
-        jobs = {job for job in self.state.app_jobs(app).tolist() if job in self.state.job_gpus}
-        return "; ".join(self._idle_words(*self.idle[job], now) for job in sorted(jobs & self.idle.keys()))
+    def warnings(self, now: Seconds) -> dict[int, list[str]]:
+        """By app, in words: GPUs idle for longer than ``idle_warn_s``, use of GPUs of others, disk quotas that are exceeded."""
+        s, app_of = self.state, self.state.jobs.one.app
+        found = [(app_of[j], self._idle_words(*self.idle[j], now)) for j in sorted(self.idle) if j in s.job_gpus]
+        for _, intruding in sorted(self.intrusions.items()):
+            found += [(intruding.app, sentence) for sentence in intrusion_words(s, intruding)]
+        found += sorted({(app_of[j], sentence) for j, sentence in self.over_quota.items()})
+        out: dict[int, list[str]] = {}
+        for app, sentence in found:
+            out.setdefault(app, []).append(sentence)
+        return out
 
     def _idle_words(self, idle: GangIdle, at: Seconds, now: Seconds) -> str:
         how = "by NVML" if idle.by == "nvml" else "it reports no new steps"

@@ -23,6 +23,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, fields, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,9 @@ class Entry:
     submitted: Seconds
     retries: int
     programs: tuple[Program, ...]
-    """Programs by the job's position in the app."""
+    """Programs by the job's position in the app; empty where they were not asked for."""
+    own_steps: bool = True
+    """``Program.own_steps`` of the first one, as read."""
     reason: str = ""
     outcome: str = ""
     ended: Seconds | None = None
@@ -188,11 +191,12 @@ class Journal(Records):
     def apps(self, where: str = "1", *values: object, last: int = -1, programs: bool = True) -> list[Entry]:
         """Apps that meet an SQL condition on their columns, in order of their numbers; only the ``last`` of them.
 
-        ``programs`` : False gives that of each app's first job alone; to read all takes most of the time.
+        ``programs`` : False leaves them out, which takes most of the time.
         """
-        column = "programs" if programs else "'[' || json_extract(programs, '$[0]') || ']'"
+        column = "programs" if programs else "NULL"
         rows = self.db.execute(
-            f"SELECT app, name, user, key, submitted, retries, {column}, reason, outcome, ended, rho, options "
+            f"SELECT app, name, user, key, submitted, retries, {column}, reason, outcome, ended, rho, options, "
+            "json_extract(programs, '$[0].own_steps') "
             f"FROM apps WHERE {where} ORDER BY app DESC LIMIT ?",
             (*values, last),
         ).fetchall()[::-1]
@@ -204,14 +208,15 @@ class Journal(Records):
                 key=key or "",
                 submitted=submitted,
                 retries=retries,
-                programs=tuple(_program(fields) for fields in json.loads(text)),
+                programs=tuple(_program(fields) for fields in json.loads(text)) if text else (),
                 reason=reason,
                 outcome=outcome or "",
                 ended=ended,
                 rho=rho,
                 options=_options(options),
+                own_steps=bool(own_steps),
             )
-            for app, name, user, key, submitted, retries, text, reason, outcome, ended, rho, options in rows
+            for app, name, user, key, submitted, retries, text, reason, outcome, ended, rho, options, own_steps in rows
         ]
 
     def has_app(self, name: str) -> bool:
@@ -316,10 +321,11 @@ class Journal(Records):
         rows = self.db.execute("SELECT job, attempt, tracker, run FROM run_ids WHERE app = ? ORDER BY number", (app,))
         return list(rows)
 
-    def ran(self, first: int, last: int) -> list[tuple[int, Seconds]]:
-        """(job, seconds) of consecutive jobs: run time of each in its finished attempts."""
+    def ran(self, jobs: Sequence[int]) -> list[tuple[int, Seconds]]:
+        """(job, seconds) of jobs: run time of each in its finished attempts."""
         rows = self.db.execute(
-            "SELECT job, sum(seconds) FROM attempts WHERE job BETWEEN ? AND ? GROUP BY job", (first, last)
+            "SELECT job, sum(seconds) FROM attempts WHERE job IN (SELECT value FROM json_each(?)) GROUP BY job",
+            (json.dumps(jobs),),
         )
         return list(rows)
 
@@ -378,6 +384,7 @@ def _program(given: dict[str, Any]) -> Program:
     )
 
 
+@lru_cache(maxsize=64)  # most apps have the same
 def _options(text: str) -> Options:
     found = json.loads(text)
     return Options(**{**found, "after": tuple((int(app), str(when)) for app, when in found.get("after", ()))})
