@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from themis.fairness import fluid
+from themis.fairness import course, fluid
 from themis.model.units import Float
 from tiers import seeds
 
@@ -226,3 +228,34 @@ def test_apps_of_any_weights_end_in_the_reference(light: float) -> None:
     got, finish = fluid.run(work, cap, weight, 2.0)
     assert got == pytest.approx(work[:, 0])
     assert finish == pytest.approx([5.0, 15.0, 20.0])
+
+
+@pytest.mark.parametrize("seed", seeds(10, 200))
+def test_ends_before_an_app_is_full_are_to_the_last_bit_those_of_the_heap(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hundreds of apps, odd weights, some of several phases; to the end, and to a time before it. The heap has few of them."""
+    rng = np.random.default_rng(seed)
+    n, phases = int(rng.integers(150, 300)), int(rng.integers(1, 3))
+    work = 10 ** rng.uniform(0, 4, (n, phases))
+    work[rng.random(n) < 0.95, 1:] = 0.0
+    work[: n // 3, 0] = work[0, 0]
+    cap = rng.choice([1.0, 2.0, 8.0], (n, phases)) * (1.0 if seed % 2 else 1.0 - 1e-16)
+    weight = np.ones(n) if seed % 3 else rng.choice([0.37, 1 / 3, 1.0, 7.0, 1e-13], n)
+    in_heaps = list[int]()
+
+    class Counted(course.Course):
+        def __init__(self, work: Float, *others: Any) -> None:
+            in_heaps.append(len(work))
+            super().__init__(work, *others)
+
+    monkeypatch.setattr(fluid, "Course", Counted)
+    for seconds in (np.inf, *(10 ** rng.uniform(2, 4, 2)).tolist()):
+        got, finish = fluid.run(work, cap, weight, 32.0, seconds)
+        level = float((fluid.fill(weight, cap[:, 0], 32.0) / weight).max())
+        whole = course.Course(work, cap, weight, np.maximum(work * fluid.TINY, fluid.TINY), 32.0, level)
+        whole.go_on(seconds)
+        assert (finish == whole.finish).all()
+        assert (got == whole.got()).all()
+    if phases == 1 and seed % 3:
+        assert max(in_heaps) < 150

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from themis.core import take_snapshot as snapshots
 from themis.model.settings import Settings
 from themis.model.snapshot import Snapshot
 from themis.model.workload import App
+from themis.policies.placement import best_first as placed_best
+from themis.policies.placement import ordered
 from themis.policies.placement.best_first import best_first
-from themis.policies.placement.grants import Allocator
+from themis.policies.placement.grants import Allocator, Demand, demand_of
 from themis.testing.builders import NO_OVERHEAD, app, job, machines, state_at
 
 
@@ -78,3 +81,21 @@ def test_what_is_given_is_never_more_than_there_is() -> None:
                 used[n] += gpus
         assert (used <= 4).all()
         assert used.sum() >= 3, "a gang of at most 6 fits 8 GPUs"
+
+
+def test_gangs_wider_than_all_that_is_on_offer_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = list[int]()
+
+    def counted(s: Snapshot, a: int) -> Demand:
+        looked.append(a)
+        return demand_of(s, a)
+
+    apps = [*(app(f"wide{i}", [job(9e3, 3)]) for i in range(50)), app("last", [job(9e3, 2)])]
+    s = snapshots.take(state_at(machines(2), apps, settings=NO_OVERHEAD))
+    for module in (ordered, placed_best):
+        monkeypatch.setattr(module, "demand_of", counted)
+    assert _given(s, [0.0] * 50 + [1.0]) == {50: [(0, 2)]}
+    allocator = Allocator(s)
+    ordered.fill(allocator, np.arange(s.apps))
+    assert allocator.grant().app.tolist() == [50]
+    assert looked == [50, 50]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -356,7 +357,8 @@ def test_to_ask_changes_nothing_of_what_is_learned() -> None:
                 outlook.of(number, 30.0 * i)
             if i >= 5:
                 outlook.finish(30.0 * i, i - 5, "completed")
-    assert asked.finishes == left_alone.finishes
+    assert pickle.dumps(asked.finishes.kinds) == pickle.dumps(left_alone.finishes.kinds)
+    assert asked.finishes.open == left_alone.finishes.open
     assert asked.coverage() == left_alone.coverage()
 
 

@@ -17,8 +17,9 @@ from themis.model.answers import RoundPlan, Solved, TimeShare
 from themis.model.cluster import Machine
 from themis.model.log import Record
 from themis.model.settings import Settings
-from themis.model.units import NONE
+from themis.model.units import NONE, Float
 from themis.policies.api import make_policy
+from themis.report import delivery
 from themis.report.delivery import equal_parts
 from themis.report.explain import explain
 from themis.report.explain_tables import table
@@ -127,6 +128,24 @@ def test_what_an_app_is_promised_while_its_user_holds_it_is_declined() -> None:
     ]
     (a,) = fold(log).apps
     assert (a.entitled, a.missing.declined) == pytest.approx((500.0, 300.0))
+
+
+def test_equal_shares_are_found_again_where_apps_come_or_end_and_not_at_each_grant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = list[int]()
+
+    def counted(weight: Float, wants: Float, gpus: float) -> Float:
+        found.append(len(weight))
+        return equal_parts(weight, wants, gpus)
+
+    monkeypatch.setattr(delivery, "equal_parts", counted)
+    joined = e.MachineJoined(machine=Machine(name="m", gpus=2))
+    apps: Log = [(10.0 * i, app(f"A{i}", 10.0 * i, 1)) for i in range(40)]
+    decisions: Log = [(float(t), decision()) for t in range(395, 600)]
+    rows = fold([(0.0, HEADER), (0.0, joined), *apps, *decisions]).apps
+    assert found == list(range(1, 41))
+    assert sum(row.entitled for row in rows) == pytest.approx(10.0 + 2 * (599.0 - 10.0))
 
 
 @given(

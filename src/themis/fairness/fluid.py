@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from themis.fairness.course import Course
+from themis.fairness.course import Course, begin
 from themis.model.units import Bool, Float, Seconds
 
 Scaling: TypeAlias = tuple[tuple[float, float], ...]
@@ -74,7 +74,19 @@ def run(work: Float, cap: Float, weight: Float, capacity: float, seconds: Second
         got[rows] = rate * seconds
         return got, finish
     level = np.inf if most.sum() <= capacity else float((rate / weight[rows]).max())
-    course = Course(work[rows], cap[rows], weight[rows], floor[rows], capacity, level)
+    begun = None
+    if (most > weight[rows] * max(level, 0.0)).all():
+        begun = begin(left, most, weight[rows], wanted[rows].sum(axis=1) == 1, capacity, seconds)
+        ended = rows[begun.ended]
+        got[ended], finish[ended] = left[begun.ended], begun.finish
+        rows, left, level = rows[begun.rest], left[begun.rest], 0.0
+        if begun.complete:
+            had = weight[rows] * (begun.water + begun.level * (seconds - begun.now))
+            over = left - had <= floor[rows, first[begun.rest]]
+            got[rows] = np.where(over, left, had)
+            finish[rows[over & (wanted[rows].sum(axis=1) == 1)]] = seconds
+            return got, finish
+    course = Course(work[rows], cap[rows], weight[rows], floor[rows], capacity, level, begun)
     course.go_on(seconds)
     got[rows], finish[rows] = course.got(), course.finish
     return got, finish

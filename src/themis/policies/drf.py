@@ -57,11 +57,11 @@ def _fill(s: Snapshot, queue: Int, left: int) -> list[tuple[int, list[int]]]:
     demands: dict[int, Demand] = {}
     ready: dict[int, Demand] = {}  # rows of apps whose turn may come: arrays are made for many of them together
     turns, lone = Turns.of(s, by_received=True), s.once(_only_gang, _only_gang)
-    given, gang = turns.keys(queue, s.app_held[queue]), lone[queue]
-    keys = given.T if s.weighted else given.T[1:3]  # the others are equal
-    order = np.lexsort((s.app_arrival[queue], *keys[::-1]))
     # Bursts leave hundreds of apps whose only gang is larger than the free GPUs.
-    line = _Queue(s, queue, given, order[gang[order] <= left])
+    queue = queue[lone[queue] <= left]
+    given = turns.keys(queue, s.app_held[queue])
+    keys = given.T if s.weighted else given.T[1:3]  # the others are equal
+    line = _Queue(s, queue, given, np.lexsort((s.app_arrival[queue], *keys[::-1])))
     while left and (key := line.pop()) is not None:
         a = key[-1]
         if s.weighted:

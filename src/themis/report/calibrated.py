@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
@@ -78,9 +77,10 @@ class _Open:
 class _Kind:
     """State of one kind: ratios and the logarithms of their bases, oldest first, open forecasts, both ends' levels."""
 
-    ratios: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    bases: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    open: dict[int, _Open] = field(default_factory=dict)
+    ratios: Float = field(default_factory=lambda: np.zeros(0))
+    bases: Float = field(default_factory=lambda: np.zeros(0))
+    open: dict[int, tuple[Seconds, Seconds, float]] = field(default_factory=dict)
+    """When each was made, its base, and the logarithm of that."""
     low: float = LOW
     high: float = 1.0 - HIGH
 
@@ -109,8 +109,9 @@ class Calibrated:
         self.pass_(now)
         low, high = self.interval(now, base, kind)
         number, self._next = self._next, self._next + 1
-        self.open[number] = one = _Open(now, max(base, LEAST_S), math.log(max(base, LEAST_S)), kind, low, high)
-        self._kind(kind).open[number] = one
+        base = max(base, LEAST_S)
+        self.open[number] = _Open(now, base, math.log(base), kind, low, high)
+        self._kind(kind).open[number] = now, base, math.log(base)
         if not math.isnan(high):
             heapq.heappush(self._due, (low, number, False))
             heapq.heappush(self._due, (high, number, True))
@@ -129,13 +130,15 @@ class Calibrated:
             if math.isinf(spread):
                 return math.nan, math.nan, math.nan
             return now + base * math.exp(-Z * spread), now + base, now + base * math.exp(Z * spread)
-        last = list(islice(reversed(known.open.values()), OPEN))
-        ended, still = np.array(known.ratios), np.array([(now - one.made_at) / one.base for one in last])
-        n = len(ended)
-        near = _near(np.array([*known.bases, *(one.log for one in last)]), base)
-        weights = _LATE[WINDOW - n :] * near[:n], near[n:]
-        low, high = quantiles(ended, still, levels=(known.low, 1.0 - known.high), weights=weights)
-        middle, _ = quantiles(ended, still, levels=(0.5, 0.5), weights=weights)
+        made_at, bases, logs = np.array([*islice(reversed(known.open.values()), OPEN)]).reshape(-1, 3).T
+        n = len(known.ratios)
+        near = _near(np.concatenate([known.bases, logs]), base)
+        low, middle, high = quantiles(
+            known.ratios,
+            (now - made_at) / bases,
+            levels=(known.low, 0.5, 1.0 - known.high),
+            weights=(_LATE[WINDOW - n :] * near[:n], near[n:]),
+        )
         return now + base * low, now + base * min(max(middle, low), high), now + base * high
 
     def known(self, number: int) -> Interval:
@@ -150,8 +153,8 @@ class Calibrated:
         if one is None:
             return
         kind = self._kind(one.kind)
-        kind.ratios.append((now - one.made_at) / one.base)
-        kind.bases.append(one.log)
+        kind.ratios = np.append(kind.ratios, (now - one.made_at) / one.base)[-WINDOW:]
+        kind.bases = np.append(kind.bases, one.log)[-WINDOW:]
         if math.isnan(one.high):
             return
         early = now < one.low - _SAME
@@ -198,14 +201,14 @@ def quantiles(
     ratios: Float,
     still: Float,
     *,
-    levels: tuple[float, float] = (LOW, HIGH),
+    levels: tuple[float, ...] = (LOW, HIGH),
     weights: tuple[Float, Float] | None = None,
-) -> tuple[float, float]:
-    """Two quantiles of ratios [N] of which those in ``still`` [M] are known to be larger (Kaplan and Meier).
+) -> tuple[float, ...]:
+    """Quantiles of ratios [N] of which those in ``still`` [M] are known to be larger (Kaplan and Meier).
 
     Parameters
     ----------
-    levels : of both. Below 0 the first lies under all ratios, above 1 the second over all, by ``BEYOND`` for each 1.
+    levels : of each, rising. Below 0 one lies under all ratios, above 1 the last one over all, by ``BEYOND`` for each 1.
     weights : [N] and [M], above 0, weight of each; equal by default.
     """
     order = np.argsort(ratios, kind="stable")
@@ -223,12 +226,11 @@ def quantiles(
     survive = np.cumprod(1.0 - each / at_risk)
     # Half a rank more to either side: n ratios make n + 1 gaps.
     gone = (1.0 - survive) * count / (count + 1.0)
-    low = float(at[min(int(np.searchsorted(gone, levels[0])), n - 1)])
-    first = int(np.searchsorted(gone, levels[1]))
+    *lower, first = np.searchsorted(gone, levels).tolist()
+    low = [float(at[min(i, n - 1)]) * math.exp(BEYOND * min(level, 0.0)) for i, level in zip(lower, levels)]
     high = float(at[first]) if first < n else float(max(at[-1], beyond[-1] if len(beyond) else 0.0))
-    low *= math.exp(BEYOND * min(levels[0], 0.0))
-    high *= math.exp(BEYOND * max(levels[1] - 1.0, 0.0))
-    return low, max(high, low)
+    high *= math.exp(BEYOND * max(levels[-1] - 1.0, 0.0))
+    return *low, max(high, low[0])
 
 
 def _near(bases: Float, base: Seconds) -> Float:

@@ -110,13 +110,14 @@ class Delivery:
     def __init__(self, *, equal: bool = False) -> None:
         self.equal = equal
         self.app_of: list[int] = []
-        self.weight: list[float] = []
-        self.own: list[float] = []
+        self.apps = 0
+        self.weight: Float = np.zeros(16)
+        self.own: Float = np.zeros(16)
         """Weight of each app, without its user's and group's."""
-        self.user: list[int] = []
+        self.user: Int = np.zeros(16, dtype=np.int64)
         self.users: dict[str, int] = {}
         self.between, self.groups = "apps", dict[str, tuple[str, float]]()
-        self.wants: list[int] = []
+        self.wants: Float = np.zeros(16)
         """GPUs that each app's unfinished jobs can use."""
         self.due: Float = np.zeros(16)
         self.declined: Float = np.zeros(16)
@@ -141,20 +142,18 @@ class Delivery:
     def submitted(self, time: Seconds, app: App, weight: float, gpus: int) -> None:
         """The next app arrived; its jobs can use these GPUs together. ``weight`` : with its user's and group's."""
         self._change(time)
-        a = len(self.weight)
+        a = self.apps
         if not a:
             self.origin = time
-        self.app_of += [a] * len(app.jobs)
-        self.weight.append(weight)
-        self.own.append(app.weight)
-        self.user.append(self.users.setdefault(app.user, len(self.users)))
-        self.wants.append(gpus)
-        self.active[a] = None
         if a >= len(self.due):
-            self.due, self.declined, self.most_rounding = (
-                np.concatenate([column, np.zeros(len(column))])
-                for column in (self.due, self.declined, self.most_rounding)
-            )
+            for name in ("weight", "own", "user", "wants", "due", "declined", "most_rounding"):
+                column = getattr(self, name)
+                setattr(self, name, np.concatenate([column, np.zeros_like(column)]))
+        self.apps += 1
+        self.app_of += [a] * len(app.jobs)
+        self.weight[a], self.own[a], self.wants[a] = weight, app.weight, gpus
+        self.user[a] = self.users.setdefault(app.user, len(self.users))
+        self.active[a] = None
 
     def demand(self, time: Seconds, job: int, change: int) -> None:
         """The job's app can use more or fewer GPUs from now on."""
@@ -198,11 +197,11 @@ class Delivery:
 
     def allocated(self, time: Seconds, answer: Answer) -> None:
         """A decision is in force."""
-        if self.equal:
+        due = None if self.equal else entitlement(answer, time, self.origin)
+        if due is None and self.promise is None:
             return
         self._change(time)
         self._close(time)
-        due = entitlement(answer, time, self.origin)
         if due is None:
             self.promise = None
             return
@@ -227,7 +226,7 @@ class Delivery:
         elif now > self.since:
             apps, gpus = self._equal_parts()
             due[apps] += gpus * (now - self.since)
-        return due[: len(self.weight)], declined[: len(self.weight)]
+        return due[: self.apps], declined[: self.apps]
 
     def missing(self, app: int, entitled: GpuSeconds, declined: GpuSeconds, used: Used) -> Missing:
         """Why an app received more or less than it was entitled to."""
@@ -256,12 +255,12 @@ class Delivery:
 
     def _equal_parts(self) -> tuple[Int, Float]:
         if self.parts is None:
-            apps = np.array([a for a in self.active if a not in self.held], dtype=np.int64)
-            given, own = (np.array([column[a] for a in apps.tolist()]) for column in (self.weight, self.own))
-            user = np.array([self.user[a] for a in apps.tolist()], dtype=np.int64)
+            apps = np.fromiter(self.active, dtype=np.int64, count=len(self.active))
+            if self.held:
+                apps = apps[~np.isin(apps, list(self.held))]
+            given, own, user = self.weight[apps], self.own[apps], self.user[apps]
             weight = weights(self.between, given, own, user, tuple(self.users), self.groups)
-            wants = np.array([float(self.wants[a]) for a in apps.tolist()])
-            self.parts = apps, equal_parts(weight, wants, float(self.gpus))
+            self.parts = apps, equal_parts(weight, self.wants[apps], float(self.gpus))
         return self.parts
 
     def _close(self, time: Seconds) -> None:

@@ -197,6 +197,8 @@ class Outlook:
 
     def __init__(self) -> None:
         self.apps: dict[int, _AppForecast] = {}
+        self.unknown: dict[int, _AppForecast] = {}
+        """Those whose work was not given."""
         self.count = 0
         self.jobs = 0
         self.capacity = 0
@@ -225,6 +227,8 @@ class Outlook:
             return
         app = self.apps[number] = _expected(event.app, first, now, *event.alone)
         app.unknown = event.unknown
+        if app.unknown:
+            self.unknown[number] = app
         self.wanted += app.gpus
         self.recent.append((app.work / app.gpus, app.gpus))
         self.changes += 1
@@ -333,6 +337,7 @@ class Outlook:
         app = self.apps.pop(number, None)
         if app is None:
             return
+        self.unknown.pop(number, None)
         self.wanted -= app.gpus
         self.changes += 1
         for one in app.open:
@@ -375,7 +380,7 @@ class Outlook:
 
     def _blind(self) -> bool:
         """True if the work of an app that has GPUs is not known, so that nobody can say when they are free."""
-        return any(app.unknown and app.held and app.known == " unknown" for app in self.apps.values())
+        return any(app.held and app.known == " unknown" for app in self.unknown.values())
 
     def first(self, number: int) -> Interval:
         """The interval of an app's finish as of when it came; NaN without one."""

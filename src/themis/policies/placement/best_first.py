@@ -9,7 +9,7 @@ import numpy as np
 
 from themis.model.snapshot import Snapshot
 from themis.model.units import Float, Int, Locality, Seconds
-from themis.policies.placement.grants import Allocator, Demand, demand_of, expiring_on, waiting_apps
+from themis.policies.placement.grants import Allocator, Demand, demand_of, expiring_on, least_waiting
 from themis.policies.placement.packing import Counts
 
 
@@ -25,9 +25,9 @@ def best_first(allocator: Allocator, apps: Int, rank: Float, until: Seconds, *, 
     apps : rows of the snapshot's apps. ``rank`` : [A], lowest first.
     young_s : gangs that have run for less than this time keep their GPUs before all others.
     """
-    s, waiting = allocator.s, waiting_apps(allocator.s)
+    s, least = allocator.s, least_waiting(allocator.s)[apps]
     line = _Line(allocator, rank, _young(s, young_s))
-    may = apps[np.isin(apps, waiting)]
+    may = apps[(least > 0) & (least <= allocator.left)]
     best = s.speeds.slowdown.min(axis=1)[s.job_config[s.job_ptr[may]]]
     best[np.isin(may, [a for a, _ in line.young])] = 0.0
     heap: list[tuple[float, float, int]] = list(zip(best.tolist(), rank[may].tolist(), may.tolist()))

@@ -6,7 +6,7 @@ from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Int, Seconds
 from themis.policies.placement.blind import Placing
-from themis.policies.placement.grants import Allocator, demand_of, lease_end, waiting_apps
+from themis.policies.placement.grants import Allocator, demand_of, lease_end, least_waiting
 
 
 def in_order(snapshot: Snapshot, order: Int, placement: Placing = Placing.PACKED) -> Solved:
@@ -25,9 +25,8 @@ def in_order(snapshot: Snapshot, order: Int, placement: Placing = Placing.PACKED
 
 def fill(allocator: Allocator, order: Int) -> Seconds:
     """``in_order`` on what an allocator has left; returns the end of the leases."""
-    snapshot = allocator.s
-    waiting = set(waiting_apps(snapshot).tolist())
-    queue = [a for a in order.tolist() if a in waiting]
+    snapshot, least = allocator.s, least_waiting(allocator.s)[order]
+    queue = order[(least > 0) & (least <= allocator.left)].tolist()
     wants, until = _wants(snapshot, queue, allocator.left), lease_end(snapshot)
     while wants:
         allocator.allocate(wants, until)
