@@ -16,7 +16,6 @@ from themis.client.command import run_request
 from themis.model.events import JobReached, MetricsReported
 from themis.schema import messages as schema
 from themis.service.api.submission import submit
-from themis.sizes import UNKNOWN_WORK_S
 
 
 def enter(w: World, *, own: bool) -> int:
@@ -80,10 +79,13 @@ def test_a_trial_shows_a_loss_that_is_no_number(tmp_path: Path) -> None:
         assert (trial.last_loss, trial.best_loss) == (0.25, 0.25), "the end of a job that names no loss is not one"
 
 
-def test_work_that_nobody_named_is_unknown_however_it_is_submitted() -> None:
+def test_work_that_nobody_named_is_what_the_service_assumes_however_it_is_submitted(tmp_path: Path) -> None:
     """``themis run`` without ``--hours`` assumes what a job file without work does, and says that it is an assumption."""
     asked = run_request(["sleep", "1"], gpus=(2, 2), name="a", hours=None, model="", env={})
     (job,) = asked["jobs"]
     assert job["program"]["work_unknown"]
-    assert job["regimes"] == [{"steps": 2 * UNKNOWN_WORK_S}]
     assert signature(run).parameters["hours"].default is None
+    with world(tmp_path, unknown_work_s=100.0) as w:
+        request = schema.SubmitRequest.model_validate({**asked, "user": "ann"})
+        w.ask(lambda a: submit(a, request))
+        assert w.arbiter.state.jobs.total[0] == 2 * 100.0

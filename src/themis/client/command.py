@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from themis.errors import InputError
-from themis.sizes import UNKNOWN_WORK_S
 
 
 def words_of(command: Sequence[str] | str) -> list[str]:
@@ -82,9 +81,7 @@ def run_request(
     ------
     InputError : it is not a command, or ``hours``, ``gpus`` or ``env`` is wrong.
     """
-    unknown = hours is None
-    hours = UNKNOWN_WORK_S * gpus[0] / 3600 if hours is None else hours
-    if not hours > 0:
+    if hours is not None and not hours > 0:
         raise InputError(f"hours is {hours}, expected a number above 0: the run time on one GPU.")
     if not 1 <= gpus[0] <= gpus[1]:
         raise InputError(f"gpus is {gpus}, expected a number of at least 1, or a range such as (1, 4).")
@@ -93,11 +90,11 @@ def run_request(
             raise InputError(f"env has {value!r} for {key!r}, expected text, such as {str(value)!r}.")
     words = words_of(command)
     program: dict[str, Any] = {"argv": words, "cwd": str(cwd or Path.cwd()), "env": dict(env), "work_is_time": True}
-    program |= {"work_unknown": True} if unknown else {}
+    program |= {"work_unknown": True} if hours is None else {}
     program |= {key: value for key, value in more.items() if key in ProgramOptions.__annotations__}
     job: dict[str, Any] = {
         "name": "job",
-        "regimes": [{"steps": hours * 3600}],
+        "regimes": [] if hours is None else [{"steps": hours * 3600}],
         "gpus_min": gpus[0],
         "gpus_max": gpus[1],
         "program": program,

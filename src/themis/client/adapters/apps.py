@@ -9,7 +9,6 @@ from typing import Any
 from themis.client.calls import made
 from themis.errors import InputError
 from themis.schema import messages as schema
-from themis.sizes import UNKNOWN_WORK_S
 
 MOST_JOBS = 1000
 
@@ -35,9 +34,7 @@ def request(
     if not 1 <= len(commands) <= MOST_JOBS:
         raise InputError(f"{what} is {len(commands)}, expected 1 to {MOST_JOBS}.")
     low, high = (gpus, gpus) if isinstance(gpus, int) else gpus
-    unsaid = hours is None
-    hours = UNKNOWN_WORK_S * low / 3600 if hours is None else hours
-    if not hours > 0:
+    if hours is not None and not hours > 0:
         raise InputError(f"hours is {hours}, expected more than 0: the time that each needs on one GPU.")
     fields = set(schema.Program.model_fields)
     program = {key: value for key, value in more.items() if key in fields}
@@ -51,7 +48,7 @@ def request(
         made(
             schema.Job,
             name=job,
-            regimes=[made(schema.Regime, steps=hours * 3600)],
+            regimes=[] if hours is None else [made(schema.Regime, steps=hours * 3600)],
             gpus_min=low,
             gpus_max=high,
             program=made(
@@ -60,7 +57,7 @@ def request(
                 cwd=str(cwd or Path.cwd()),
                 env=dict(env),
                 work_is_time=True,
-                work_unknown=unsaid,
+                work_unknown=hours is None,
                 **program,
             ),
         )

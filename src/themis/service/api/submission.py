@@ -69,6 +69,9 @@ def submit(arbiter: Arbiter, request: schema.SubmitRequest, caller: Caller | Non
     if key and (known := arbiter.journal.apps("key = ?", key)):
         return schema.SubmitReply(app=known[0].app, name=known[0].name, layout=layout_of(arbiter.state, known[0]))
     config, state, now = arbiter.config, arbiter.state, arbiter.instant
+    for job in request.jobs:
+        if job.program.work_unknown and not job.regimes:
+            job.regimes = [schema.Regime(steps=config.unknown_work_s * job.gpus_min)]
     _check_room(arbiter, request.user)
     retries = config.retries if request.retries is None else request.retries
     may_come = expected(config, state)

@@ -81,6 +81,8 @@ class Answer:
     ----------
     now : in seconds of the log. ``policy`` : the one in force. ``changes`` : in words. ``columns`` : names of today and the cases.
     simulations : of each case. ``correction`` : what the past of the log taught.
+    assumed : where no app's work is known, seconds from now until the last would end if all took what is assumed, by case; NaN
+        where it was not simulated.
     """
 
     now: Seconds
@@ -93,10 +95,17 @@ class Answer:
     apps: Sequence[AppRow]
     summaries: Sequence[Summary]
     correction: Correction
+    assumed: Sequence[Seconds] = ()
 
     @property
     def basis(self) -> str:
         """Basis of the figures, as a sentence."""
+        if self.assumed:
+            cases = ["today", *(f"under {name}" for name in self.columns[1:])]
+            ends = [f"{_within(end)} {case}" for case, end in zip(cases, self.assumed) if not math.isnan(end)]
+            given = f"the work of {counted(len(self.apps), 'app')} was not given (docs/jobs.md#how-much-work-a-job-has)"
+            assumed = f" If each takes what unknown_work assumes, the last ends {', '.join(ends)}." if ends else ""
+            return f"{given}, so no end is known.{assumed}"
         further = "with further arrivals as in the past" if self.arrivals else "without further arrivals"
         runs = f"{counted(self.simulations, 'simulation')} of each case, {further}"
         if unknown := sum(row.state == "unknown" for row in self.apps):
@@ -104,8 +113,6 @@ class Answer:
                 f". Of {counted(unknown, 'app')} the end is unknown: the work was not given "
                 "(docs/jobs.md#how-much-work-a-job-has); it is simulated as the setting unknown_work assumes"
             )
-        if unknown == len(self.apps):
-            return f"{runs}."
         c = self.correction
         if not c.learned:
             return f"{runs}. Intervals are not calibrated: {counted(c.ended, 'past forecast')} of this log came true."
@@ -188,6 +195,7 @@ def _answer(present: Present, asked: Question, state: State, ends: Ends, by: Cor
     ]
     policy = present.dump.policy
     columns = ["today" if not present.coming else policy, *(_label(case.policy, policy) for case in ends.cases[1:])]
+    unknown = all(row.state == "unknown" for row in rows)
     summaries = [_summary(rows, c, columns[c], asked, ends.problems.get(c, "")) for c in range(1, len(ends.cases))]
     return Answer(
         now=ends.now,
@@ -200,7 +208,12 @@ def _answer(present: Present, asked: Question, state: State, ends: Ends, by: Cor
         apps=rows,
         summaries=summaries,
         correction=by,
+        assumed=[float(end) for end in np.fmax.reduce(ends.ends[0] - begins, axis=1)] if unknown else (),
     )
+
+
+def _within(seconds: Seconds) -> str:
+    return "after the time ahead" if math.isinf(seconds) else f"in {short(seconds)}"
 
 
 def _begin(present: Present, state: State, now: Seconds, app: int) -> Seconds:

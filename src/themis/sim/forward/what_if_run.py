@@ -84,8 +84,10 @@ def simulate(present: Present, asked: Question, allowed_s: Seconds = 3600.0, pro
     cases, apps = cases_of(asked), apps_of(state, present)
     now, end = max(state.now, present.now or state.now), monotonic() + allowed_s
     if all(is_unknown(present, state, a) for a in apps):
-        # One simulation: it gives the table, and no number.
-        asked = replace(asked, seeds=asked.seeds[:1])
+        # One simulation of the assumption: nothing else is known, and no interval would say how wrong it is.
+        work = _Work(replace(present, unknown=frozenset()), replace(asked, arrivals=False), cases, apps)
+        one = work.one(asked.seeds[0], allowed_s / 4)
+        return Ends(now=now, cases=cases, apps=apps, ends=one.rows[None], problems=one.problems)
     work = _Work(present, asked, cases, apps)
     # The first simulation may take twice the time that all may take: without it there is no answer.
     first = work.one(asked.seeds[0], 2 * allowed_s)
