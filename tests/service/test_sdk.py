@@ -7,8 +7,11 @@ import inspect
 import os
 import re
 import sys
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -50,6 +53,33 @@ def test_each_call_is_written_once_for_both_clients() -> None:
     assert {name for name, method in public(Client).items() if public(AsyncClient)[name] is not method} == own
     assert list(inspect.signature(Client.drain).parameters) == ["self", "node", "deadline_s"]
     assert inspect.signature(Client).parameters == inspect.signature(AsyncClient).parameters
+
+
+def test_calls_wait_for_no_stream_however_many_are_open(tmp_path: Path) -> None:
+    """Each stream has a connection of its own: with a hundred agents in one process no answer was sent, and all were late."""
+    done = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"{}" if "info" in self.path else b'id: 1\ndata: {"number": 1}\n\n')
+            self.wfile.flush()
+            assert "info" in self.path or done.wait(PATIENCE_S)
+
+        def log_message(self, format: str, *args: Any) -> None: ...
+
+    class Server(ThreadingHTTPServer):
+        request_queue_size, daemon_threads = 128, True
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with Client(tmp_path, address=f"127.0.0.1:{server.server_port}", token="t", timeout_s=5.0) as client:
+            streams = [client.events(follow=True) for _ in range(101)]
+            assert {next(stream).number for stream in streams} == {1}
+            assert client.info().policy == ""
+            done.set()
+        server.shutdown()
 
 
 def test_every_method_of_the_api_has_a_method_of_the_clients() -> None:

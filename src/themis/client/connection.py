@@ -131,7 +131,9 @@ class Connection:
         # Without TLS a context is not used; httpx would load all authorities of the system for it.
         context = client_context(self.trust.pem) if tls else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         base = f"http{'s' * tls}://{self.address}"
-        return {"base_url": base, "headers": self._headers, "verify": context, "trust_env": False}
+        # An open stream has a connection of its own: httpx's limit of 100 would keep calls from beginning.
+        limits = httpx.Limits(max_keepalive_connections=20)
+        return {"base_url": base, "headers": self._headers, "verify": context, "trust_env": False, "limits": limits}
 
     def _asked(self, route: Route, request: Message, timeout_s: float) -> dict[str, Any]:
         """Parameters of a request; InputError where a part of its path is missing, or a text is not UTF-8."""
