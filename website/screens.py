@@ -1,10 +1,12 @@
-"""Screens of the command for docs/terminal.md: tmux runs it in terminals of 80 and 140 columns, on a service of its own.
+"""Screens of the command, the console and a report, at two widths each, of a service of its own and a simulation.
 
-python website/screens.py          # writes docs/terminal.md
+python website/screens.py             # writes docs/terminal.md: tmux runs the command in terminals of 80 and 140 columns
+python website/screens.py pictures    # writes docs/img/screen-*.png: Chromium at 1,600 and 390 pixels
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "terminal.md"
@@ -47,6 +50,15 @@ SCREENS = (
     ("Users and their shares", "themis share"),
     ("The live console", "themis top"),
 )
+PAGES = {
+    "queue": "/console/apps",
+    "app": "/console/apps/{sweep}",
+    "fairness": "/console/fairness",
+}
+"""Pages of the console that have pictures, with their paths."""
+WINDOWS = {1600: 1000, 390: 844}
+"""Pixels: width and height of a window."""
+REPORT = ("simulate", "-w", "demo:hours=6", "-c", "4x4", "-p", "fair_finish,gandiva", "--seeds", "0-2", "-q")
 HEAD = """# The command in a terminal
 
 Screens of a service with eight virtual GPUs, in terminals of 80 and of 140 columns. On a narrow terminal a table leaves
@@ -68,6 +80,42 @@ def main() -> None:
                 text += f"\n{columns} columns:\n\n```text\n$ {command}\n{screen}\n```\n"
     PAGE.write_text(text)
     print(PAGE)
+
+
+def pictures() -> None:
+    """Write pictures of the console's pages and of a report's first screen."""
+    sys.path.insert(0, str(ROOT / "tests" / "web"))
+    from chromium import chromium
+    from photographs import reduce
+
+    with tempfile.TemporaryDirectory(prefix="themis-") as name, chromium() as browser:
+        folder = Path(name)
+        with _service(folder) as env:
+            _submit(folder, env)
+            time.sleep(60)  # so that there is something to lend, and curves
+            base = json.loads((folder / "data" / "endpoint.json").read_text())["http"]
+            signed = {"token": (folder / "data" / "token").read_text().strip()}
+            addresses = {page: base + path.format(sweep=1) for page, path in PAGES.items()}
+            _shoot(browser, addresses, folder, base, signed)
+        subprocess.run(["themis", *REPORT, "--out", "out"], env=env, check=True, cwd=folder)
+        _shoot(browser, {"report": f"file://{folder}/out/report.html"}, folder)
+        for shot in folder.glob("screen-*.png"):
+            reduce(shot, ROOT / "docs" / "img" / shot.name)
+            print(ROOT / "docs" / "img" / shot.name)
+
+
+def _shoot(browser: Any, addresses: Mapping[str, str], folder: Path, base: str = "", signed: Any = None) -> None:
+    """A picture of each page in each window, signed in where the pages want it."""
+    for width, height in WINDOWS.items():
+        context = browser.new_context(viewport={"width": width, "height": height})
+        if signed:
+            context.request.post(f"{base}/console/sign-in", form=signed)
+        page = context.new_page()
+        for name, address in addresses.items():
+            page.goto(address)
+            page.wait_for_timeout(4000)  # live parts and curves arrive after the page
+            page.screenshot(path=folder / f"screen-{name}-{width}.png")
+        context.close()
 
 
 @contextmanager
@@ -145,4 +193,4 @@ def _quoted(line: str) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    pictures() if sys.argv[1:] == ["pictures"] else main()
