@@ -40,6 +40,13 @@ def test_a_table_has_policies_with_intervals_and_paired_differences(logs: Path, 
     assert ended.err == ""
 
 
+def test_the_report_of_live_runs_sends_simulated_ones_to_compare(logs: Path, themis: Command, tmp_path: Path) -> None:
+    ended = themis("report", logs, "-o", tmp_path / "out")
+    assert ended.code == 2
+    assert f"have their report by `themis compare {logs} --html report.html`" in " ".join(ended.err.split())
+    assert not (tmp_path / "out").exists()
+
+
 def test_one_seed_has_no_interval_and_says_so(logs: Path, themis: Command) -> None:
     ended = themis("compare", logs / "drf-seed0.jsonl.gz", logs / "fifo-seed0.jsonl.gz", "-q", "-b", "drf")
     assert "±" not in ended.out

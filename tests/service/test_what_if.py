@@ -56,6 +56,10 @@ def test_a_what_if_of_a_running_service_and_what_then_happened(
     ) as service:
         names = fill(service)
         with service.client() as client:
+            with pytest.raises(ThemisError, match="Did you mean 'fair_finish'"):
+                client.what_if(["fair_finsh"])
+            with pytest.raises(ThemisError, match="simulations is 1000, expected"):
+                client.what_if(simulations=1000)
             token = client.add_user("bob")
             wait_until(lambda: any(a.state == "running" for a in client.queue()), lambda: "an app runs")
             found = client.what_if(["current", "drf"], add_gpus=["4"], horizon_s=SOON_S, simulations=5, arrivals=False)
@@ -78,10 +82,6 @@ def test_a_what_if_of_a_running_service_and_what_then_happened(
                 assert own.cases[0].compared > 1, "totals are of all users' apps"
                 with pytest.raises(ThemisError, match=r"Permission denied: app 0 .* ask what if it were gone"):
                     bob.what_if(without=["a0"])
-            with pytest.raises(ThemisError, match="Did you mean 'fair_finish'"):
-                client.what_if(["fair_finsh"])
-            with pytest.raises(ThemisError, match="simulations is 1000, expected"):
-                client.what_if(simulations=1000)
 
             # The same over HTTP and by the command.
             request = urllib.request.Request(

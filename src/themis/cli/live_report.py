@@ -48,6 +48,12 @@ def report(
         names = [f"{home.resolve().parent.name}-{name}" for home, name in zip(homes, names)]
     if len(set(names)) < len(names):
         raise InputError(f"two data directories are named {max(names, key=names.count)}; give each once.")
+    for home in homes:
+        if not (home / "journal.db").exists():
+            raise InputError(
+                f"{home} is not the data directory of a service: it has no journal.db. Runs of themis simulate have their report "
+                f"by `themis compare {home} --html report.html`."
+            )
     ready_folder(folder)
     lives, others = list[RunMetrics](), list[RunMetrics]()
     for home, name in zip(homes, names):
