@@ -150,8 +150,8 @@ AGENTS = "import bench_service; bench_service.agents(100)"
 FOLDER = "import pathlib, themis; print(pathlib.Path(themis.__file__).parents[2] / 'benchmarks')"
 
 
-def figures(python: str, options: list[str]) -> dict[str, dict[str, float]]:
-    """Figures of each call, and of a round with agents, by the scripts of that interpreter's checkout: name -> column -> number."""
+def figures(python: str, options: list[str]) -> dict[str, list[float]]:
+    """Figures of each call, and of a round with agents, by the scripts of that interpreter's checkout: name -> columns."""
     env = {**os.environ, "GRPC_ENABLE_FORK_SUPPORT": "0"}
 
     def said(*command: str, folder: str = ".") -> str:
@@ -159,19 +159,19 @@ def figures(python: str, options: list[str]) -> dict[str, dict[str, float]]:
             [python, *command], cwd=folder, env=env, check=True, stdout=subprocess.PIPE, text=True
         ).stdout
 
-    folder, out = said("-c", FOLDER).strip(), dict[str, dict[str, float]]()
+    folder, out = said("-c", FOLDER).strip(), dict[str, list[float]]()
     for text in (said("bench_calls.py", *options, folder=folder), said("-c", AGENTS, folder=folder)):
-        for header, rows in tables(text).items():
+        for rows in tables(text).values():
             for row in rows:
                 name, *cells = row.strip("| ").split(" | ")
                 name = name.replace("gRPC", "client") if not name.isdecimal() else f"a round with {name} agents"
-                out[name] = dict(zip(header.strip("| ").split(" | ")[1:], map(float, cells)))
+                out[name] = [float(cell) for cell in cells]
     return out
 
 
 def compare(before: str, options: list[str], pairs: int) -> None:
     """Print the figures of both checkouts side by side: medians and 99 % (for agents: worst) of the caller's milliseconds."""
-    found: dict[str, list[dict[str, dict[str, float]]]] = {before: [], sys.executable: []}
+    found: dict[str, list[dict[str, list[float]]]] = {before: [], sys.executable: []}
     for pair in range(pairs):
         for python in list(found)[:: -1 if pair % 2 else 1]:
             found[python].append(figures(python, options))
@@ -180,7 +180,7 @@ def compare(before: str, options: list[str], pairs: int) -> None:
     for name in found[sys.executable][0]:
         kinds = (0, 1, 3 if name.endswith("agents") else 4)
         means = [
-            np.mean([list(run[name].values())[kind] for run in runs]) * (1000 if kind == 3 else 1)
+            np.mean([run[name][kind] for run in runs]) * (1000 if kind == 3 else 1)
             for kind in kinds
             for runs in found.values()
         ]
