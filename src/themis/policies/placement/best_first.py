@@ -29,7 +29,8 @@ def best_first(allocator: Allocator, apps: Int, rank: Float, until: Seconds, *, 
     line = _Line(allocator, rank, _young(s, young_s))
     may = apps[(least > 0) & (least <= allocator.left)]
     best = s.speeds.slowdown.min(axis=1)[s.job_config[s.job_ptr[may]]]
-    best[np.isin(may, [a for a, _ in line.young])] = 0.0
+    if line.young:
+        best[np.isin(may, [a for a, _ in line.young])] = 0.0
     heap: list[tuple[float, float, int]] = list(zip(best.tolist(), rank[may].tolist(), may.tolist()))
     heapq.heapify(heap)
     while heap and allocator.left:
