@@ -104,7 +104,7 @@ reproduce-shockwave: $(VENV)/.installed ## Shockwave's trace compared with its p
 reproduce-pollux: $(VENV)/.installed ## Pollux' workloads, rigid and with jobs that scale, compared with the artifact's: docs/reproduction/pollux.md (a quarter of an hour)
 	OMP_NUM_THREADS=1 $(BIN)/python reproduction/pollux_osdi21.py
 
-reproduce-fair-finish: $(VENV)/.installed ## fair_finish compared with its rivals, 20 paired seeds: docs/reproduction/fair-finish.md (minutes)
+reproduce-fair-finish: $(VENV)/.installed ## fair_finish compared with its rivals on the papers' grounds: docs/reproduction/fair-finish.md (an hour)
 	OMP_NUM_THREADS=1 $(BIN)/python reproduction/fair_finish.py
 
 reproduce-testbed: $(VENV)/.installed ## Jobs of each paper as real processes, next to their simulations: docs/reproduction/testbed.md (an hour)

@@ -2,7 +2,7 @@
 
 A comment above a measured table names it, the command that prints it and the commit that ran::
 
-    <!-- table philly: python reproduction/fair_finish_grounds.py --grounds philly; 702681b -->
+    <!-- table philly: python reproduction/fair_finish.py --grounds philly; 702681b -->
 
 A figure that is quoted elsewhere is followed by a comment with its cell, ``name[row; ...; column]``, or with arithmetic on cells::
 

@@ -17,7 +17,5 @@ REPRODUCTION = Path(__file__).parents[2] / "reproduction"
 def test_the_worst_of_the_pages_is_rho_attainable_of_the_command(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(REPRODUCTION))
     pages = runpy.run_path(str(REPRODUCTION / "fair_finish.py"))
-    cell = pages["Cell"](policy=policy, workload="themis2", seed=1, apps=8, scale=0.2)
-    workload = f"themis2:apps=8,load={pages['LOAD']},gpus={pages['GPUS']},scale=0.2"
-    found = themis.simulate(workload, pages["CLUSTER"], policy, seeds=[1])
-    assert pages["run"](cell)["worst"] == pytest.approx(found.summary["rho_attainable_max"][0])
+    found = themis.simulate("demo", "demo-32", policy, seeds=[1], settings={"step_s": 60.0})
+    assert pages["run"]("demo", policy, 1)["worst"] == pytest.approx(found.summary["rho_attainable_max"][0])
