@@ -19,13 +19,13 @@ from themis.errors import ThemisError
 from themis.schema import messages as schema
 from themis.service.api import what_if
 
-WORK_S = 20.0
-SOON_S = 120.0
+WORK_S = 40.0
+SOON_S = 240.0
 """With leases of 2 s, a job whose start costs more gets nowhere in a simulation."""
 
 
 def fill(service: Daemon) -> list[str]:
-    """Six jobs of 2 GPUs and 20 s on 4 GPUs, the last of them bob's: two at a time."""
+    """Six jobs of 2 GPUs and 40 s on 4 GPUs, the last of them bob's: two at a time."""
     with service.client() as client:
         for i in range(6):
             user = "bob" if i == 5 else ""
@@ -107,7 +107,7 @@ def test_a_what_if_of_a_running_service_and_what_then_happened(
                     2,
                     "--no-arrivals",
                     "--horizon",
-                    "2m",
+                    "4m",
                 )
                 == 0
             )
@@ -119,7 +119,7 @@ def test_a_what_if_of_a_running_service_and_what_then_happened(
             assert [app["name"] for app in at_home["apps"]][-1] == names[-1]
 
             for name in names:
-                assert client.wait(name, 200.0).state in OVER
+                assert client.wait(name, 400.0).state in OVER
             ended = {name: client.show(name).app.ended for name in names}
         for app in found.apps:
             ahead = ended[app.name] - found.now
@@ -127,7 +127,7 @@ def test_a_what_if_of_a_running_service_and_what_then_happened(
             assert app.forecasts[0].median_s == pytest.approx(ahead, abs=WORK_S)
         assert service.down() == 0
         # A service that is done: its journal from the beginning, beside what happened.
-        assert run("simulate", "-w", service.home, "-p", "drf", "--seeds", 1, "--json", "--horizon", "2m") == 0
+        assert run("simulate", "-w", service.home, "-p", "drf", "--seeds", 1, "--json", "--horizon", "4m") == 0
         again = json.loads(capfd.readouterr().out)
         assert [app["name"] for app in again["apps"]] == names
         assert all(math.isfinite(app["happened_s"]) for app in again["apps"])
