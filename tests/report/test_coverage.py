@@ -378,3 +378,31 @@ def test_steps_that_a_program_repeats_are_trained_at_the_speed_of_all_others() -
             outlook.stopped(0, 1500.0)
     outlook.progress(120.0, 0, 1506.0)
     assert outlook.alone(0, 120.0) == pytest.approx((6000 - 1506) / (1500 / 20.0), rel=0.01)
+
+
+def test_trials_of_a_sweep_in_rungs_say_the_same_of_its_speed_and_the_last_one_has_its_own_steps_left() -> None:
+    """At one step a second, as declared: 9 trials of 100 steps, 3 of 200 more that repeat the first ones, 1 of 600 more."""
+    tuner = Halving(rungs=(Rung(jobs=9, steps=100), Rung(jobs=3, steps=200), Rung(jobs=1, steps=600)))
+    jobs = tuple(job(900.0, model="own") for _ in range(9))
+    outlook, now = Outlook(), 0.0
+    outlook.service(1)
+    sweep = App(name="a", user="u", arrival=0.0, jobs=jobs, tuner=tuner)
+    outlook.submit(0.0, AppSubmitted(app=sweep, alone=(8100.0, 900.0)))
+    for trials, steps, seconds in ((9, 100.0, 100.0), (3, 300.0, 300.0)):
+        for j in range(trials, 9):
+            outlook.end(0, j)
+        for j in range(trials):
+            outlook.grant(
+                now, Grant(app=0, job=j, attempt=1, gpus=(0,), seat=0, until=now, locality=0, target=steps, score=1.0)
+            )
+            outlook.train(now, j)
+            outlook.counted(now, MetricsReported(job=j, attempt=1, steps=1.0, total=900.0, values=()))
+            now += seconds
+            outlook.progress(now, j, steps)
+            outlook.revoke(now, j, 1)
+            outlook.stopped(j, steps)
+        if trials == 9:
+            assert outlook.alone(0, now) == pytest.approx(2100.0 - 900.0, rel=0.01)
+    outlook.end(0, 1)
+    outlook.end(0, 2)
+    assert outlook.alone(0, now) == pytest.approx(600.0, rel=0.01)

@@ -97,9 +97,12 @@ class _AppForecast:
     """Steps that each job had done when it began to train, as far as it reported them."""
 
     def alone(self, now: Seconds, capacity: int) -> Seconds:
-        """Seconds that it needs from now on with as many of ``capacity`` GPUs as it can use, if no job ends early."""
+        """Seconds that it needs from now on with as many of ``capacity`` GPUs as it can use, if no job ends early.
+
+        The last trial of a sweep in rungs has its own steps left, whatever the others received or repeated.
+        """
         most = max(min(self.gpus, capacity), 1)
-        if self.rungs:
+        if self.rungs and len(self.jobs) > 1:
             got = self.got + sum(self._now(j, now) for j in self.training)
             work = self.work * self.pace
             left = max(work - got, LEAST_LEFT * work)
@@ -144,9 +147,9 @@ class _AppForecast:
         return found
 
     def _revise(self, job: _JobForecast, work: GpuSeconds) -> None:
-        if self.rungs:
-            self.pace *= work / job.work
         job.believed = job.believed or job.work
+        if self.rungs:  # its trials are alike: each says the same of all
+            self.pace = work / job.believed
         job.work, job.measured = max(work, 1e-9), True
 
     def _now(self, job: int, now: Seconds) -> GpuSeconds:
@@ -464,13 +467,13 @@ def _expected(app: App, first: int, now: Seconds, work: GpuSeconds, alone_s: Sec
 
     Its work is shared among its jobs by steps times GPUs. Of a sweep in rungs it is that of its rungs, not of all its jobs.
     """
+    work = max(work, 1e-9)
+    size = [sum(r.steps * job.scale(r.batch) for r in job.expected_regimes) * job.gpus_max for job in app.jobs]
+    each = work / max(sum(size), 1e-9)
     brackets = brackets_of(app.tuner)
     if brackets:
         whole = sum(bracket.steps * bracket.rungs[0].jobs for bracket in brackets)
         work *= sum(rung.jobs * rung.steps for bracket in brackets for rung in bracket.rungs) / whole
-    work = max(work, 1e-9)
-    size = [sum(r.steps * job.scale(r.batch) for r in job.expected_regimes) * job.gpus_max for job in app.jobs]
-    each = work / max(sum(size), 1e-9)
     return _AppForecast(
         work=work,
         alone_s=max(alone_s, 1e-9),
