@@ -288,7 +288,7 @@ def errors100(seed: int) -> World:
 
 
 def unsaid(seed: int) -> World:
-    """Nobody says how long jobs take: each is believed to need what the service assumes, never corrected."""
+    """The work of all apps is unknown: each job is believed to need what the service assumes, and no report corrects that."""
     world = alike(seed)
     return replace(_misjudged(world, lambda app: UNKNOWN_WORK_S / _on_fewest(world.book, app.jobs[0])), unknown=True)
 
@@ -354,7 +354,7 @@ def _users(apps: Sequence[App], seed: int) -> World:
 
 
 def _elastic(name: str, user: str, gpus: int, arrival: float, seconds: float) -> App:
-    """One job of 1 to ``gpus`` GPUs that takes so long on all of them."""
+    """An app of one job that can use 1 to ``gpus`` GPUs; it takes ``seconds`` on all of them."""
     return App(name=name, user=user, arrival=arrival, jobs=(_job(name, 1, gpus, seconds),))
 
 

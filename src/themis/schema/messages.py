@@ -218,9 +218,8 @@ class Program(Request):
     # The job's work is an estimate of time, not the steps that the program counts: it gets no target, its reports of
     # steps are not believed, and it ends when it ends, however long that takes.
     work_is_time: StrictBool = False
-    work_unknown: StrictBool = (
-        False  # nothing was said about its work; regimes are an assumption, by unknown_work without any
-    )
+    # Nothing was said about its work. Its regimes are an assumption; without any, the setting unknown_work is.
+    work_unknown: StrictBool = False
     # The files that it is sent with, by the SHA-256 of their archive; cwd is then a folder among them, "/" the topmost.
     bundle: Path = ""
     packages: Path = ""  # uv.lock, a requirements file or a conda file, relative to cwd; empty for none
