@@ -13,7 +13,6 @@ defaults and, where no paper's rounds are kept, one grid of leases.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import sys
@@ -28,8 +27,7 @@ import numpy as np
 
 import gavel_runs
 import shockwave_runs
-import themis as package
-from grid import marker, table
+from grid import CODE, marker, table
 from themis.core.state import State
 from themis.model.cluster import Cluster
 from themis.model.events import AppFinished
@@ -455,7 +453,16 @@ COLUMNS = {
     "restarts": ("starts", 1.0, 0),
 }
 """Of a number: its column's title, the factor to that unit, digits."""
-RATIOS = {"worst": "worst", "p95": "p95", "jct": "mean JCT", "makespan": "makespan", "gpu_s": "GPU time"}
+Runs = Sequence[Mapping[str, float]]
+"""Numbers of the seeds of a policy on a ground."""
+RATIOS = {
+    "above": "above 1.1, points",
+    "worst": "worst",
+    "p95": "p95",
+    "jct": "mean JCT",
+    "makespan": "makespan",
+    "gpu_s": "GPU time",
+}
 INTERVALS = 5
 """Seeds from which on a mean has its interval."""
 
@@ -569,20 +576,12 @@ def _whole(world: World, rows: Sequence[int], ended: Mapping[int, float]) -> Flo
     return np.array(list(end.values()))
 
 
-def fingerprint() -> str:
-    """Of all code that decides."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(package.__file__).parent.rglob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:8]
-
-
-def stored(store: Path, code: str) -> dict[str, dict[str, float]]:
+def stored(store: Path) -> dict[str, dict[str, float]]:
     """The runs of this code."""
     if not store.exists():
         return {}
     lines = [json.loads(line) for line in store.read_text(encoding="utf-8").splitlines()]
-    return {line["cell"]: line["numbers"] for line in lines if line["code"] == code}
+    return {line["cell"]: line["numbers"] for line in lines if line["code"] == CODE}
 
 
 def cells(grounds: Sequence[str], policies: Sequence[str], seeds: Sequence[int]) -> Iterator[tuple[str, str, int]]:
@@ -604,34 +603,39 @@ def main() -> None:
     parser.add_argument(
         "--over", default="", help="print paired ratios of fair_finish to this policy, with intervals of 95 %%"
     )
+    parser.add_argument("--against", default="", help="print paired ratios of each policy to itself on this ground")
     given = parser.parse_args()
+    grounds = given.grounds.split(",")
     if wrong := [name for name in given.grounds.split(",") if name not in GROUNDS]:
         parser.error(f"--grounds has {wrong[0]!r}, expected of {', '.join(GROUNDS)}.")
     policies = ["fair_finish", given.over] if given.over else [p for p in given.policies.split(",") if p]
     seeds = list(parse_seeds(given.seeds)) if given.seeds else []
-    code = fingerprint()
-    found = stored(given.store, code)
+    found = stored(given.store)
     given.store.parent.mkdir(parents=True, exist_ok=True)
     runs: dict[tuple[str, str], list[dict[str, float]]] = {}
     with given.store.open("a", encoding="utf-8") as file:
-        for ground, policy, seed in cells(given.grounds.split(","), policies, seeds):
+        for ground, policy, seed in cells([*grounds, *filter(None, [given.against])], policies, seeds):
             key = f"{policy} {ground} seed={seed}"
             if key not in found:
                 found[key] = run(ground, policy, seed)
-                file.write(json.dumps({"code": code, "cell": key, "numbers": found[key]}) + "\n")
+                file.write(json.dumps({"code": CODE, "cell": key, "numbers": found[key]}) + "\n")
                 file.flush()
             runs.setdefault((ground, policy), []).append(found[key])
     command = "python " + " ".join(["reproduction/fair_finish.py", *sys.argv[1:]])
     if given.over:
-        print(marker(f"grounds-over-{given.over}", command) + _ratios(runs, given.over))
-    for ground in given.grounds.split(",") if not given.over else ():
-        print(
-            marker(f"grounds-{ground}", command)
-            + _means({policy: of for (g, policy), of in runs.items() if g == ground})
-        )
+        pairs = {g: (runs[g, "fair_finish"], runs[g, given.over]) for g in grounds}
+        print(marker(f"grounds-over-{given.over}", command) + _ratios("ground", pairs))
+    elif given.against:
+        others = {at: of for at, of in runs.items() if at[0] != given.against}
+        pairs = {f"{ground}, {policy}": (of, runs[given.against, policy]) for (ground, policy), of in others.items()}
+        print(marker(f"grounds-against-{given.against}", command) + _ratios("ground, policy", pairs))
+    else:
+        for ground in grounds:
+            means = _means({policy: of for (g, policy), of in runs.items() if g == ground})
+            print(marker(f"grounds-{ground}", command) + means)
 
 
-def _means(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
+def _means(runs: Mapping[str, Runs]) -> str:
     """A row for each policy: means over seeds, with intervals where there are ``INTERVALS`` seeds."""
     kept = {name: how for name, how in COLUMNS.items() if name in next(iter(runs.values()))[0]}
     rows = [
@@ -650,22 +654,23 @@ def _cell(values: Sequence[float], digits: int) -> str:
     return f"{x.mean:,.{digits}f}{within}"
 
 
-def _ratios(runs: Mapping[tuple[str, str], Sequence[Mapping[str, float]]], over: str) -> str:
-    """A row for each ground: geometric means of paired ratios; of the share above 1.1, points between the means."""
+def _ratios(title: str, pairs: Mapping[str, tuple[Runs, Runs]]) -> str:
+    """A row for each pair: geometric means of paired ratios; of the share above 1.1, points between the means."""
+    known = [name for name in RATIOS if any(name in ours[0] for ours, _ in pairs.values())]
     rows = []
-    for ground in dict.fromkeys(ground for ground, _ in runs):
-        ours, theirs = runs[ground, "fair_finish"], runs[ground, over]
-        row = [ground, str(len(ours))]
-        if "above" in ours[0]:
-            points = t_interval([100 * (a["above"] - b["above"]) for a, b in zip(ours, theirs)])
-            row.append(f"{points.mean:+.1f} [{points.low:.1f}, {points.high:.1f}]")
-        else:
-            row.append("")
-        for name in RATIOS:
-            x = ratio_interval([run[name] for run in ours], [run[name] for run in theirs]) if name in ours[0] else None
-            row.append(f"{x.mean:.3f} [{x.low:.3f}, {x.high:.3f}]" if x is not None else "")
+    for at, (ours, theirs) in pairs.items():
+        row = [at, str(len(ours))]
+        for name in known:
+            if name not in ours[0]:
+                row.append("")
+            elif name == "above":
+                x = t_interval([100 * (a[name] - b[name]) for a, b in zip(ours, theirs)])
+                row.append(f"{x.mean:+.1f} [{x.low:.1f}, {x.high:.1f}]")
+            else:
+                x = ratio_interval([run[name] for run in ours], [run[name] for run in theirs])
+                row.append(f"{x.mean:.3f} [{x.low:.3f}, {x.high:.3f}]")
         rows.append(row)
-    return table(["ground", "seeds", "above 1.1, points", *RATIOS.values()], rows) + "\n"
+    return table([title, "seeds", *(RATIOS[name] for name in known)], rows) + "\n"
 
 
 if __name__ == "__main__":
