@@ -1,6 +1,6 @@
 """Measure the claims of the Themis paper's evaluation again, and write docs/reproduction/themis.md.
 
-    python reproduction/themis_nsdi20.py [--quick] [--seeds 0-4] [--apps 40] [--jobs 2] [--out docs/reproduction/themis.md]
+    python reproduction/themis_nsdi20.py [--quick] [--seeds 0-19] [--apps 24] [--scale 0.25] [--jobs 2] [--out FILE]
     python reproduction/themis_nsdi20.py --only readings [--seeds 0-19] [--scale 0.25] [--store FILE] [--measured]
 
 The second form measures the claims with both kinds of baselines and writes the page's section "Readings of the baselines" alone;
@@ -55,6 +55,7 @@ class Size:
     apps: int
     seeds: tuple[int, ...]
     full: bool
+    scale: float
 
     def cells(self, base: Cell) -> list[Cell]:
         """The cell under every seed."""
@@ -68,7 +69,7 @@ class Size:
             cluster=cluster,
             seed=self.seeds[0],
             apps=self.apps,
-            scale=1.0 if self.full else QUICK_SCALE,
+            scale=self.scale,
             **more,
         )
 
@@ -537,7 +538,7 @@ def page(size: Size, results: Results, notes: dict[str, str], picture: str) -> s
         [[c.section, c.claim, c.paper, c.ours, marks[c.holds]] for c in claims],
     )
     given = (
-        f"Simulated with themis {package.__version__} on code `{CODE}`: {size.apps} apps a run, "
+        f"Simulated with themis {package.__version__} on code `{CODE}`: {size.apps} apps a run, {size.scale:g} of their work, "
         f"seeds {', '.join(map(str, size.seeds))}, mean ± half of the 95 % interval over seeds, ratios by common seeds."
     )
     intro = notes.get("intro", "")
@@ -585,15 +586,20 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--only", choices=["readings"], help="this section of the page alone")
-    parser.add_argument("--scale", type=float, default=0.25, help="of every app's work; for readings")
+    parser.add_argument("--scale", type=float, default=0.25, help="of every app's work (--quick: 0.1)")
     parser.add_argument("--store", type=Path, default=Path("out/reproduction/readings.jsonl"), help="of readings' runs")
     parser.add_argument("--measured", action="store_true", help="run nothing: write what the store of readings holds")
     given = parser.parse_args()
     if given.only:
         write_readings(given)
         return
-    seeds = tuple(parse_seeds(given.seeds or ("0-1" if given.quick else "0-4")))
-    size = Size(apps=given.apps or (6 if given.quick else 40), seeds=seeds, full=not given.quick)
+    seeds = tuple(parse_seeds(given.seeds or ("0-1" if given.quick else "0-19")))
+    size = Size(
+        apps=given.apps or (6 if given.quick else 24),
+        seeds=seeds,
+        full=not given.quick,
+        scale=QUICK_SCALE if given.quick else given.scale,
+    )
     out = given.out or (
         Path("out/reproduction/themis.md") if given.quick else here.parent / "docs/reproduction/themis.md"
     )
