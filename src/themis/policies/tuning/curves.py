@@ -72,6 +72,10 @@ def shapes(x: Float) -> Float:
     return np.concatenate((*forms, 1.0 / (1.0 + fast**2), 1.0 / (1.0 + fast**4), -np.log1p(slow)))
 
 
+LAST: Float = shapes(np.ones(1))[:, 0]
+"""The forms at a run's last step."""
+
+
 def floor_of(lowest: float, highest: float, declared: float | None) -> float:
     """Lowest loss that a job of an app can end with: as declared; else 0, or by the reported range if some are below 0."""
     if declared is not None:
@@ -87,9 +91,10 @@ def forecast(steps: Float, loss: Float, end: float, floor: float = -np.inf) -> t
     steps : [n], where all of them reported, rising, above 0; n > 3. ``loss`` : [J, n].
     floor : no loss is below it.
     """
-    n = len(steps)
-    x, last = shapes(steps / end), shapes(np.ones(1))[:, 0]
-    dx, mean_x = x - x.mean(axis=1, keepdims=True), x.mean(axis=1)
+    n, last = len(steps), LAST
+    x = shapes(steps / end)
+    mean_x = x.mean(axis=1)
+    dx = x - mean_x[:, None]
     mean_y = loss.mean(axis=1, keepdims=True)
     dy = loss - mean_y
     # einsum, not @: the sums must not depend on which BLAS is installed.
@@ -132,7 +137,7 @@ def poor_jobs(
     known: Int = np.flatnonzero(~np.isnan(mean))
     if len(known) <= tuner.keep:
         return []
-    ranked = known[np.lexsort((known, mean[known]))]
+    ranked = known[np.argsort(mean[known], kind="stable")]
     k = int(ranked[tuner.keep - 1])
     behind = ranked[tuner.keep :]
     # Jobs that reported no loss are equal, and behind all others.
@@ -144,8 +149,9 @@ def poor_jobs(
     freedom = np.minimum(reports[behind], reports[k]) - float(PARAMETERS)
     with np.errstate(over="ignore"):
         chance = np.where(lead == 0, 0.5, stdtr(freedom, lead / np.maximum(both, 1e-300)))
-    leading = known[np.lexsort((known, observed[known]))][: tuner.keep]
-    stop = (chance < 1 - tuner.confidence) & unfinished[behind] & ~np.isin(behind, leading)
+    may_stop = unfinished.copy()
+    may_stop[known[np.argsort(observed[known], kind="stable")][: tuner.keep]] = False
+    stop = (chance < 1 - tuner.confidence) & may_stop[behind]
     return [
         Verdict(
             row=int(behind[i]),
