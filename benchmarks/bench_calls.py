@@ -1,6 +1,6 @@
 """Calls of the API on a large cluster: how long queue, show, submit and /metrics take their callers. Asserts no seconds.
 
-    python benchmarks/bench_calls.py [--apps 1000] [--gpus 10000] [--calls 200] [--alone] [--before PYTHON [--pairs 2]]
+    python benchmarks/bench_calls.py [--apps 1000] [--gpus 10000] [--calls 200] [--alone] [--before PYTHON [--pairs 2] [--rounds]]
 
 A second process calls over HTTP, by plain connections and by the client, one call after the other, all kinds in turn, so that each
 kind meets the same load of the machine. Meanwhile, unless ``--alone``, GPUs fall free ten times a second and the policy decides on
@@ -8,7 +8,8 @@ them. The executor does nothing. Wall times depend on what else the machine does
 nothing, in the same run.
 
 ``--before`` : the interpreter of another checkout's environment, such as one of fcc95fc, the last with gRPC. The scripts of both
-run in turns (before, now, now, before); the table has the mean over each one's runs, and a round in which 100 agents are asked.
+run in turns (before, now, now, before); the table has the mean over each one's runs, and a round in which 100 agents are asked
+(``--rounds``: only that).
 """
 
 from __future__ import annotations
@@ -151,7 +152,9 @@ FOLDER = "import pathlib, themis; print(pathlib.Path(themis.__file__).parents[2]
 
 
 def figures(python: str, options: list[str]) -> dict[str, list[float]]:
-    """Figures of each call, and of a round with agents, by the scripts of that interpreter's checkout: name -> columns."""
+    """Figures of each call, unless there are no options, and of a round with agents, by the scripts of that interpreter's checkout:
+    name -> columns.
+    """
     env = {**os.environ, "GRPC_ENABLE_FORK_SUPPORT": "0"}
 
     def said(*command: str, folder: str = ".") -> str:
@@ -160,7 +163,8 @@ def figures(python: str, options: list[str]) -> dict[str, list[float]]:
         ).stdout
 
     folder, out = said("-c", FOLDER).strip(), dict[str, list[float]]()
-    for text in (said("bench_calls.py", *options, folder=folder), said("-c", AGENTS, folder=folder)):
+    calls = [said("bench_calls.py", *options, folder=folder)] if options else []
+    for text in (*calls, said("-c", AGENTS, folder=folder)):
         for rows in tables(text).values():
             for row in rows:
                 name, *cells = row.strip("| ").split(" | ")
@@ -196,6 +200,7 @@ def main() -> None:
     parser.add_argument("--alone", action="store_true", help="no decisions meanwhile")
     parser.add_argument("--before", metavar="PYTHON", help="compare with the checkout of this interpreter")
     parser.add_argument("--pairs", type=int, default=2)
+    parser.add_argument("--rounds", action="store_true", help="compare only rounds in which agents are asked")
     parser.add_argument("--call", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.call:
@@ -203,6 +208,7 @@ def main() -> None:
     elif given.before:
         sizes = {"--apps": given.apps, "--gpus": given.gpus, "--calls": given.calls}
         options = [str(part) for pair in sizes.items() for part in pair] + ["--alone"] * given.alone
+        options = [] if given.rounds else options
         compare(given.before, options, given.pairs)
     else:
         measure(given.apps, given.gpus, given.calls, alone=given.alone)

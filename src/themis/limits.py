@@ -268,6 +268,7 @@ REASON = Text(name="reason", what="reason or message of a machine", longest=1000
 # ---- agents of apps --------------------------------------------------------------------------------------------------
 
 RHO = Number(name="rho", what="finish-time fairness that an agent says", least=1e-6, most=1e6)
+ANSWERS = Count(name="answers", what="answers that agents send together", most=1000)
 GANGS = Count(name="gangs", what="gangs of a row of a bid", most=10_000)
 
 # ---- text that is parsed ---------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ TESTED = {
 """Pages that are not run here: the test that runs them, or what they need."""
 NOT_RUN = {
     'curl -N -H "$token" http://127.0.0.1:7433/v1/apps/3/agent': "tests/service/test_agent_sdk.py",
-    'curl -H "$token" -H "Content-Type: application/json" http://127.0.0.1:7433/v1/apps/3/bid': "the same",
+    'curl -H "$token" -H "Content-Type: application/json" http://127.0.0.1:7433/v1/answers': "the same",
     "prometheus ": "Prometheus; tests/service/test_monitoring.py checks its file",
     "pip install": "a package index",
     "themis login": "a terminal and a provider of OpenID Connect; tests/service/test_oidc.py",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import runpy
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,49 @@ def test_the_page_shows_the_example_as_it_is() -> None:
     code = page.split("```python\n")[1].split("```")[0]
     assert code == EXAMPLE.split("from __future__ import annotations\n\n")[1]
     assert len(code.splitlines()) <= 30
+
+
+def test_answers_that_agents_make_during_a_request_go_together_in_the_next(tmp_path: Path) -> None:
+    """A hundred agents of one process answered by a request each, which took the service's and their own time four times over."""
+    requests: list[list[dict[str, Any]]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            answers = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["answers"]
+            requests.append(answers)
+            wait(lambda: len(requests) > 1 or len(client.unsent) == 9)
+            self.send_response(200)
+            self.end_headers()
+            refused = ["app 7 is wrong" if answer["app"] == "7" else "" for answer in answers]
+            self.wfile.write(json.dumps({"refused": refused}).encode())
+
+        def log_message(self, format: str, *args: Any) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with Client(tmp_path, address=f"127.0.0.1:{server.server_port}", token="t") as client:
+            agents = [Agent(client, app) for app in range(10)]
+            probe = schema.AgentEvent(probe=schema.Probe(round=3, app=schema.Picture(rho=2.0)))
+            threads = [threading.Thread(target=agent.take, args=(probe,)) for agent in agents]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(PATIENCE_S)
+        server.shutdown()
+    assert [len(answers) for answers in requests] == [1, 9]
+    assert sorted(int(answer["app"]) for answers in requests for answer in answers) == list(range(10))
+    assert [agent.refused for agent in agents] == [["app 7 is wrong"] if app == 7 else [] for app in range(10)]
+
+
+def test_a_row_that_cannot_be_is_refused_before_it_is_sent(tmp_path: Path) -> None:
+    class Wrong(Agent):
+        def bid(self, offer: Offer) -> Bid:
+            return Bid(rows=[Row(gangs=[1], rho=float("nan"))])
+
+    with Client(tmp_path, address="127.0.0.1:1", token="t") as client:
+        agent = Wrong(client, 1)
+        agent.take(schema.AgentEvent(offer=schema.Offer(app=schema.Picture())))
+        assert agent.refused == ["rho is nan, expected a number from 0 to 1e+300."]
 
 
 # ---- a service ---------------------------------------------------------------------------------------------------------
@@ -168,8 +213,12 @@ def test_agents_of_apps_that_are_over_or_unknown_are_refused(client: Client) -> 
         Agent(client, app).run()
     with pytest.raises(InputError, match="unknown app"):
         Agent(client, "nothing").run()
-    with pytest.raises(InputError, match="no agent is connected"):
-        client.call("Bid", schema.BidRequest(app=str(app), round=1))
+    answers = [schema.AgentAnswer(app=ref, round=1, rho=1.0) for ref in (str(app), "nothing")]
+    refused = client.call("Answer", schema.AnswersRequest(answers=answers)).refused
+    assert [sentence.partition(";")[0].partition(" '")[0] for sentence in refused] == [
+        "no agent is connected for this app",
+        "unknown app",
+    ]
 
 
 @slow

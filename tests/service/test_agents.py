@@ -18,7 +18,7 @@ from themis.policies.tuning.outside import merge
 from themis.schema import messages as schema
 from themis.schema.wire import changed
 from themis.service.api.submission import submit
-from themis.service.engine.agents import AgentRegistry, Session, TooLate
+from themis.service.engine.agents import AgentRegistry, Session
 from themis.service.engine.wire_bids import Names
 from themis.sim.replay import replay_records
 
@@ -74,16 +74,16 @@ class Scene:
         return probe
 
     def offered(self, rho: float = 4.0) -> schema.Offer:
-        self.desk.estimate(self.app, self.probed().round, rho)
+        self.desk.answer(self.app, schema.AgentAnswer(round=self.probed().round, rho=rho))
         self.w.turn()
         offer: schema.Offer = last(self.session, "offer")
         return offer
 
     def bid(self, offer: schema.Offer, *rows: tuple[list[int], float], **more: Any) -> None:
-        message = schema.BidRequest(app=str(self.app), round=offer.round, **more)
+        message = schema.AgentAnswer(app=str(self.app), round=offer.round, **more)
         for gangs, rho in rows:
             message.rows.append(schema.BidRow(gangs=gangs, span="machine", rho=rho))
-        self.desk.bid(self.app, message)
+        self.desk.answer(self.app, message)
         self.w.turn()
 
 
@@ -112,12 +112,12 @@ def test_the_split_that_an_agent_bids_is_made_and_its_order_of_jobs_kept(tmp_pat
         app = enter(w, "mine", gpus=(1, 2), jobs=3)
         session = w.arbiter.agents.register(app, "mine")
         w.finish(other)
-        w.arbiter.agents.estimate(app, last(session, "probe").round, 4.0)
+        w.arbiter.agents.answer(app, schema.AgentAnswer(round=last(session, "probe").round, rho=4.0))
         w.turn()
         offer = last(session, "offer")
-        bid = schema.BidRequest(app=str(app), round=offer.round, jobs=[2, 0])
+        bid = schema.AgentAnswer(app=str(app), round=offer.round, jobs=[2, 0])
         bid.rows.append(schema.BidRow(gangs=[1, 2], span="machine", rho=0.5))
-        w.arbiter.agents.bid(app, bid)
+        w.arbiter.agents.answer(app, bid)
         w.turn()
         assert {j: len(gpus) for j, gpus in w.held().items()} == {3: 2, 1: 1}
         assert records(w, JobsOrdered) == [JobsOrdered(app=app, jobs=(3, 1))]
@@ -130,7 +130,7 @@ def test_the_rho_that_is_said_is_what_apps_are_sorted_by_and_written_down(tmp_pa
         scene = Scene(w)
         third = enter(w, "third", gpus=(1, 1))
         # Only the worst app bids; this one says that it does very well.
-        scene.desk.estimate(scene.app, scene.probed().round, 0.001)
+        scene.desk.answer(scene.app, schema.AgentAnswer(round=scene.probed().round, rho=0.001))
         w.turn()
         assert "offer" not in kinds(scene.session)
         assert third in {int(w.arbiter.state.jobs.app[j]) for j in w.held()}
@@ -228,12 +228,12 @@ def test_a_malformed_bid_is_refused_at_once_and_another_may_follow(
     with world(tmp_path, 2) as w:
         scene = Scene(w)
         offer = scene.offered()
-        bad = schema.BidRequest(app=str(scene.app), round=offer.round)
+        bad = schema.AgentAnswer(app=str(scene.app), round=offer.round)
         for gangs, span, kind, anchor, rho in rows:
             row = schema.BidRow(gangs=gangs, span=span, gpu_type=kind, anchor=anchor, rho=1.0)
             bad.rows.append(changed(row, rho=rho))
         with pytest.raises(InputError, match=words):
-            scene.desk.bid(scene.app, bad)
+            scene.desk.answer(scene.app, bad)
         w.turn()
         assert w.held() == {}
         scene.bid(offer, ([1], 0.5))
@@ -254,22 +254,22 @@ def test_jobs_that_an_agent_may_not_order_are_refused(tmp_path: Path) -> None:
 def test_answers_out_of_turn_are_refused_in_words(tmp_path: Path) -> None:
     with world(tmp_path, 2) as w:
         scene = Scene(w)
-        with pytest.raises(TooLate, match="is over, or is not this app's"):
-            scene.desk.estimate(scene.app, 1, 1.0)
+        with pytest.raises(InputError, match="is over, or is not this app's"):
+            scene.desk.answer(scene.app, schema.AgentAnswer(round=1, rho=1.0))
         probe = scene.probed()
-        with pytest.raises(TooLate, match="not yet for bids"):
-            scene.desk.bid(scene.app, schema.BidRequest(round=probe.round))
-        with pytest.raises(TooLate, match="no agent is connected for this app"):
-            scene.desk.estimate(scene.other, probe.round, 1.0)
+        with pytest.raises(InputError, match="not yet for bids"):
+            scene.desk.answer(scene.app, schema.AgentAnswer(round=probe.round))
+        with pytest.raises(InputError, match="no agent is connected for this app"):
+            scene.desk.answer(scene.other, schema.AgentAnswer(round=probe.round, rho=1.0))
         with pytest.raises(InputError, match="rho is inf"):
-            scene.desk.estimate(scene.app, probe.round, float("inf"))
+            scene.desk.answer(scene.app, changed(schema.AgentAnswer(round=probe.round), rho=float("inf")))
         w.turn(2.1)
         offer = last(scene.session, "offer")
-        with pytest.raises(TooLate, match="is over"):
-            scene.desk.estimate(scene.app, probe.round, 1.0)
+        with pytest.raises(InputError, match="is over"):
+            scene.desk.answer(scene.app, schema.AgentAnswer(round=probe.round, rho=1.0))
         w.turn(2.1)
-        with pytest.raises(TooLate, match="is over"):
-            scene.desk.bid(scene.app, schema.BidRequest(round=offer.round))
+        with pytest.raises(InputError, match="is over"):
+            scene.desk.answer(scene.app, schema.AgentAnswer(round=offer.round))
 
 
 def test_a_later_agent_of_the_same_app_takes_the_seat(tmp_path: Path) -> None:
@@ -299,14 +299,14 @@ def test_events_are_taken_in_while_agents_think_and_what_no_longer_fits_is_solve
         app = enter(w, "mine", gpus=(2, 2), jobs=2)
         session = w.arbiter.agents.register(app, "mine")
         w.finish(other)
-        w.arbiter.agents.estimate(app, last(session, "probe").round, 4.0)
+        w.arbiter.agents.answer(app, schema.AgentAnswer(round=last(session, "probe").round, rho=4.0))
         w.turn()
         offer = last(session, "offer")
         w.say(MachineFailed(machine=0))
         late = enter(w, "late", gpus=(2, 2))
-        bid = schema.BidRequest(app=str(app), round=offer.round)
+        bid = schema.AgentAnswer(app=str(app), round=offer.round)
         bid.rows.append(schema.BidRow(gangs=[2], span="machine", anchor="m0", rho=1.0))
-        w.arbiter.agents.bid(app, bid)
+        w.arbiter.agents.answer(app, bid)
         w.turn()
         # What it won is gone; everybody is asked again about what is left.
         probe = last(session, "probe")

@@ -203,9 +203,9 @@ def test_any_job_file_becomes_a_submission_or_one_sentence(
 
 
 @st.composite
-def bids(draw: st.DrawFn) -> schema.BidRequest:
+def bids(draw: st.DrawFn) -> schema.AgentAnswer:
     """Near to right: rows that a machine of two GPUs could serve, a field of one of them, or of the bid, replaced by anything."""
-    asked = schema.BidRequest(rho=4.0, jobs=draw(st.sampled_from([[], [0], [1, 0], [1]])))
+    asked = schema.AgentAnswer(rho=4.0, jobs=draw(st.sampled_from([[], [0], [1, 0], [1]])))
     shapes = draw(st.lists(st.sampled_from([((1,), 3.0), ((1, 1), 2.0), ((2,), 1.0)]), unique=True, max_size=3))
     asked.rows.extend(schema.BidRow(gangs=gangs, span="machine", rho=rho) for gangs, rho in shapes)
     changed: Any = draw(st.sampled_from([asked, None, *asked.rows]))
@@ -226,11 +226,11 @@ def test_any_bid_is_taken_or_refused_and_the_round_goes_on(tmp_path: Path) -> No
 
         @settings(BOUNDED, max_examples=150)
         @given(bids())
-        def check(asked: schema.BidRequest) -> None:
+        def check(asked: schema.AgentAnswer) -> None:
             asked.app, asked.round = str(scene.app), number
             refused = ""
             try:
-                scene.desk.bid(scene.app, asked)
+                scene.desk.answer(scene.app, asked)
             except InputError as error:
                 refused = str(error)
             assert "\n" not in refused

@@ -55,13 +55,22 @@ def test_each_call_is_written_once_for_both_clients() -> None:
     assert inspect.signature(Client).parameters == inspect.signature(AsyncClient).parameters
 
 
-def test_calls_wait_for_no_stream_however_many_are_open(tmp_path: Path) -> None:
-    """Each stream has a connection of its own: with a hundred agents in one process no answer was sent, and all were late."""
-    done = threading.Event()
+def test_calls_wait_for_no_stream_and_keep_their_connection_however_many_are_open(tmp_path: Path) -> None:
+    """Each stream has a connection of its own: with a hundred agents in one process no answer was sent, and all were late; then
+    each answer opened a new connection, because httpx keeps none where many are open.
+    """
+    done, connections = threading.Event(), set()
 
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
         def do_GET(self) -> None:
             self.send_response(200)
+            if "info" in self.path:
+                connections.add(self.client_address)
+                self.send_header("Content-Length", "2")
+            else:
+                self.send_header("Connection", "close")
             self.end_headers()
             self.wfile.write(b"{}" if "info" in self.path else b'id: 1\ndata: {"number": 1}\n\n')
             self.wfile.flush()
@@ -77,14 +86,15 @@ def test_calls_wait_for_no_stream_however_many_are_open(tmp_path: Path) -> None:
         with Client(tmp_path, address=f"127.0.0.1:{server.server_port}", token="t", timeout_s=5.0) as client:
             streams = [client.events(follow=True) for _ in range(101)]
             assert {next(stream).number for stream in streams} == {1}
-            assert client.info().policy == ""
+            assert [client.info().policy for _ in range(5)] == [""] * 5
+            assert len(connections) == 1
             done.set()
         server.shutdown()
 
 
 def test_every_method_of_the_api_has_a_method_of_the_clients() -> None:
     names = {"Apps": "queue"}
-    agents = {"Attend", "Estimate", "Bid"}  # of ``themis.client.agent``
+    agents = {"Attend", "Answer"}  # of ``themis.client.agent``
     read_here = {"SubmitFile"}  # ``submit_file`` reads the file itself, with the folders of this machine
     streams = {"Dump"}  # a request without fields
     pages = {

@@ -12,33 +12,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any, cast
+
+from pydantic import ValidationError
 
 from themis.client.calls import made
 from themis.client.client import Client, Unavailable
 from themis.errors import InputError
+from themis.faults import faults_of
 from themis.schema import messages as schema
+from themis.schema.messages import BidRow as Row
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One row of a bid: the app's finish-time fairness if it won these gangs in addition to its GPUs.
-
-    Attributes
-    ----------
-    gangs : GPUs of each gang; each gang is for one job.
-    rho : the finish-time fairness, above 0.
-    span : locality of each gang: ``machine``, ``rack`` or ``anywhere``.
-    gpu_type : type of all GPUs; may be omitted if the cluster has one type.
-    anchor : the node (span ``machine``) or rack (span ``rack``) of all gangs; empty for any.
-    """
-
-    gangs: Sequence[int]
-    rho: float
-    span: str = "anywhere"
-    gpu_type: str = ""
-    anchor: str = ""
+MOST_TOGETHER = 100
+"""Answers in one request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +63,7 @@ class Offer:
     @property
     def rows(self) -> list[Row]:
         """The bid that the service would make."""
-        return [
-            Row(gangs=tuple(r.gangs), rho=r.rho, span=r.span, gpu_type=r.gpu_type, anchor=r.anchor)
-            for r in self.message.rows
-        ]
+        return self.message.rows
 
     def rho_after(self, seconds: float) -> float:
         """Finish-time fairness if the app needed ``seconds`` from now on (Themis eq. 1)."""
@@ -145,12 +130,15 @@ class Agent:
             rho = self.rho(event.probe)
             # Without an answer, the decision would wait for the timeout of agents.
             rho = event.probe.app.rho if rho is None else rho
-            self._answer("Estimate", schema.EstimateRequest, app=self._ref, round=event.probe.round, rho=rho)
+            self._answer(round=event.probe.round, rho=rho)
         elif event.offer is not None:
-            bid = self.bid(Offer(event.offer))
-            rows = [asdict(row) for row in bid.rows]
-            given = {"app": self._ref, "round": event.offer.round, "jobs": list(bid.jobs), "rho": bid.rho, "rows": rows}
-            self._answer("Bid", schema.BidRequest, **given)
+            try:
+                bid = self.bid(Offer(event.offer))
+            except ValidationError as error:  # of a row
+                self.refused.append(next(faults_of(error, Row))[1])
+                return
+            rows = [vars(row) for row in bid.rows]
+            self._answer(round=event.offer.round, jobs=list(bid.jobs), rho=bid.rho, rows=rows)
         elif event.award is not None:
             self.award(event.award)
         elif event.lease is not None:
@@ -160,12 +148,32 @@ class Agent:
     def _ref(self) -> str:
         return str(self.app if self.number is None else self.number)
 
-    def _answer(self, method: str, message: type[schema.Request], **fields: Any) -> None:
+    def _answer(self, **fields: Any) -> None:
         """Send an answer; the rejection of a wrong or late one affects this round alone."""
         try:
-            self.client.call(method, made(message, **fields))
+            refused = self._sent(made(schema.AgentAnswer, app=self._ref, **fields))
         except InputError as error:
-            self.refused.append(str(error))
+            refused = str(error)
+        if refused:
+            self.refused.append(refused)
+
+    def _sent(self, answer: schema.AgentAnswer) -> str:
+        """Why an answer was refused. Those that agents of one client make during a request go together in the next."""
+        unsent, refused = self.client.unsent, Future[str]()
+        unsent.append((answer, refused))
+        with self.client.sending:
+            while not refused.done():
+                together = [unsent.popleft() for _ in range(min(len(unsent), MOST_TOGETHER))]
+                request = schema.AnswersRequest(answers=[one for one, _ in together])
+                try:
+                    reply = self.client.call("Answer", request)
+                except BaseException as error:
+                    for _, waits in together:
+                        waits.set_exception(error)
+                else:
+                    for (_, waits), sentence in zip(together, reply.refused, strict=True):
+                        waits.set_result(sentence)
+        return refused.result()
 
 
 __all__ = ["Agent", "Bid", "Offer", "Row"]

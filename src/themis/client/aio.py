@@ -42,11 +42,6 @@ class AsyncClient(Calls, Awaited):
 
     _http: httpx.AsyncClient | None = None
     """Created by the first call, in whose event loop it then runs."""
-    _streams = 0
-
-    def _begin(self) -> None:
-        self._left: list[httpx.AsyncClient] = []
-        """Connections to the address before, of streams that are open."""
 
     def _dial(self) -> httpx.AsyncClient:
         if self._http is None:
@@ -55,23 +50,18 @@ class AsyncClient(Calls, Awaited):
 
     async def _dial_again(self) -> None:
         """Reconnect: a restarted arbiter may have another address."""
-        if self._moved() and self._http is not None:
-            self._left.append(self._http)
-            self._http = None
-            if not self._streams:
-                await self._close_left()
+        if self._moved():
+            await self._hang_up()
 
-    async def _close_left(self) -> None:
-        while self._left:
-            await self._left.pop().aclose()
+    async def _hang_up(self) -> None:
+        before, self._http = self._http, None
+        if before is not None:
+            await before.aclose()
 
     async def close(self) -> None:
         """Close the connection."""
         self._closed = True
-        if self._http is not None:
-            self._left.append(self._http)
-            self._http = None
-        await self._close_left()
+        await self._hang_up()
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -116,9 +106,8 @@ class AsyncClient(Calls, Awaited):
 
     async def _received(self, stream: Stream[Any]) -> AsyncIterator[bytes | str]:
         """Lines of a stream of events, or pieces of another stream."""
-        self._streams += 1
         try:
-            async with self._dial().stream(**stream.request()) as reply:
+            async with httpx.AsyncClient(**self._options()) as http, http.stream(**stream.request()) as reply:
                 if reply.status_code != 200:
                     await reply.aread()
                     raise self._refusal(reply)
@@ -126,8 +115,6 @@ class AsyncClient(Calls, Awaited):
                     yield piece
         except (httpx.TransportError, Busy, PlainRefused) as error:
             raise self._in_words(error, await asyncio.to_thread(self._tls_cause, error)) from None
-        finally:
-            self._streams -= 1
 
 
 __all__ = ["AsyncClient", "StillActive", "Unavailable"]

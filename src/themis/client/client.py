@@ -8,8 +8,11 @@ with Client() as client:
 from __future__ import annotations
 
 import socket
+import threading
 import time
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
@@ -29,6 +32,7 @@ from themis.client.connection import (
     Waiting,
 )
 from themis.client.home import user_name
+from themis.schema import messages as schema
 
 T = TypeVar("T")
 
@@ -56,16 +60,15 @@ class Client(Calls, Waiting):
     def _begin(self) -> None:
         self._http = httpx.Client(**self._options())
         self._streams: set[httpx.Response] = set()
-        self._left: list[httpx.Client] = []
-        """Connections to the address before, of streams that are open."""
+        self.unsent: deque[tuple[schema.AgentAnswer, Future[str]]] = deque()
+        self.sending = threading.Lock()
+        """Answers of agents that the next request has, and the lock of who sends them."""
 
     def _dial_again(self) -> None:
         """Reconnect: a restarted arbiter may have another address."""
         if self._moved():
-            self._left.append(self._http)
-            self._http = httpx.Client(**self._options())
-            if not self._streams:
-                self._close_left()
+            before, self._http = self._http, httpx.Client(**self._options())
+            before.close()
 
     def close(self) -> None:
         """Close the connection; streams that other threads read end with Unavailable."""
@@ -74,12 +77,7 @@ class Client(Calls, Waiting):
             link = reply.extensions["network_stream"].get_extra_info("socket")
             with suppress(OSError):  # it has ended already
                 socket.socket.shutdown(link, socket.SHUT_RDWR)
-        self._left.append(self._http)
-        self._close_left()
-
-    def _close_left(self) -> None:
-        while self._left:
-            self._left.pop().close()
+        self._http.close()
 
     def __del__(self) -> None:
         """Close the connection of a client that nobody holds any more, as Python does for files."""
@@ -129,7 +127,7 @@ class Client(Calls, Waiting):
     def _received(self, stream: Stream[Any]) -> Iterator[bytes | str]:
         """Lines of a stream of events, or pieces of another stream."""
         try:
-            with self._http.stream(**stream.request()) as reply:
+            with httpx.Client(**self._options()) as http, http.stream(**stream.request()) as reply:
                 if reply.status_code != 200:
                     reply.read()
                     raise self._refusal(reply)

@@ -47,6 +47,9 @@ FOLLOW_S = 600.0
 """Seconds that a call which follows or waits tolerates an unavailable arbiter, for a restart or an upgrade."""
 CERTAIN_S = 1.0
 """Seconds after which a fault of TLS ends a call: while an arbiter restarts, its certificate may be older than its address."""
+MOST_CALLS = 8
+"""Calls of a client that are under way at a time, of the 12 that the service answers to one user; others wait for one to end. Each
+stream has an HTTP client of its own: httpx looks at all open connections for each call, and keeps none where many are open."""
 CALM_S = 5.0
 """A refused call is repeated by itself where the service says that it may come again within these seconds."""
 STREAM_S = 60.0
@@ -131,8 +134,7 @@ class Connection:
         # Without TLS a context is not used; httpx would load all authorities of the system for it.
         context = client_context(self.trust.pem) if tls else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         base = f"http{'s' * tls}://{self.address}"
-        # An open stream has a connection of its own: httpx's limit of 100 would keep calls from beginning.
-        limits = httpx.Limits(max_keepalive_connections=20)
+        limits = httpx.Limits(max_connections=MOST_CALLS, max_keepalive_connections=MOST_CALLS)
         return {"base_url": base, "headers": self._headers, "verify": context, "trust_env": False, "limits": limits}
 
     def _asked(self, route: Route, request: Message, timeout_s: float) -> dict[str, Any]:

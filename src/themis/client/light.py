@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from themis.client.client import Client
 
 TIMEOUT_S = 30.0
-SENTENCES = (400, 403, 404, 409, 413, 415)
+SENTENCES = (400, 403, 404, 413, 415)
 """Statuses of requests that are wrong; the body says how."""
 
 

@@ -946,7 +946,7 @@ class BidRow(Request):
     """One of several exclusive choices: the app's rho with these gangs in addition to its GPUs."""
 
     gangs: Annotated[list[Gpus], limits.GANGS] = []  # GPUs of each; a gang serves one job
-    span: str = ""  # how far each gang may reach: machine, rack, anywhere
+    span: str = "anywhere"  # how far each gang may reach: machine, rack, anywhere
     gpu_type: str = ""  # type of all its GPUs; may be omitted if the cluster has one type
     anchor: str = ""  # the node (span machine) or rack (span rack) that all gangs must lie in; empty: any
     rho: Annotated[float, Range(name="rho", what="", least=0.0, most=1e300)]
@@ -994,18 +994,22 @@ class AgentEvent(Message):
     goodbye: Goodbye | None = None  # last
 
 
-class EstimateRequest(Request):
-    app: str = ""
-    round: Long = 0
-    rho: Rho
+class AgentAnswer(Request):
+    """An agent's answer to a probe, which has rho alone, or to an offer."""
 
-
-class BidRequest(Request):
     app: str = ""
-    round: Long = 0
-    rho: Rho | None = None  # of winning nothing; else what was estimated, else the service's own
+    round: Long = 0  # of the question
+    rho: Rho | None = None  # to an offer: of winning nothing; else what was estimated, else the service's own
     rows: list[BidRow] = []  # at most 64; none: it wants nothing now
     jobs: list[Whole] = []  # which of its waiting jobs should get gangs first, from now on
+
+
+class AnswersRequest(Request):
+    answers: Annotated[list[AgentAnswer], limits.ANSWERS]
+
+
+class AnswersReply(Message):
+    refused: list[str] = []  # of each answer: why it was refused, empty if it was taken
 
 
 def what(event: AgentEvent | Message) -> str:

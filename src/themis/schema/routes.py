@@ -214,7 +214,7 @@ ROUTES: tuple[Route, ...] = (
         "Attend",
         "/v1/apps/{app}/agent",
         "Connect an app's own agent, which bids instead of the service's (docs/agents.md), as server-sent events: it is asked for "
-        "rho (answer with `estimate`), is offered GPUs (answer with `bid`), and receives its jobs' leases. Ends with the app. If "
+        "rho and is offered GPUs (it answers with POST /v1/answers), and receives its jobs' leases. Ends with the app. If "
         "the agent disconnects, the service bids again. A second agent of an app replaces the first.",
         "AppRef",
         reply="AgentEvent",
@@ -222,21 +222,13 @@ ROUTES: tuple[Route, ...] = (
         stream=True,
         missing=True,
     ),
-    _of_app(
-        "Estimate",
-        "estimate",
-        "An agent's answer to a `probe`. 409: it is late.",
-        "EstimateRequest",
-        "Nothing",
-        refusals=(409,),
-    ),
-    _of_app(
-        "Bid",
-        "bid",
-        "An agent's answer to an `offer`. 400: the bid is wrong, another may follow in time. 409: it is late.",
-        "BidRequest",
-        "Nothing",
-        refusals=(409,),
+    _post(
+        "Answer",
+        "/v1/answers",
+        "Answers of agents, of one app or of several: rho to a `probe`, a bid to an `offer`. Each is taken or refused by itself; "
+        "after a refused one, another may follow in time.",
+        "AnswersRequest",
+        reply="AnswersReply",
     ),
     _get(
         "History",

@@ -30,7 +30,6 @@ from themis.service.api.listening import is_loopback
 from themis.service.api.methods import READS, STREAMS, Api
 from themis.service.api.pages import NotAllowed, answer, find, receive, request_of, stream, takes_body
 from themis.service.api.submission import DiskLow, Limit
-from themis.service.engine.agents import TooLate
 from themis.service.engine.pending_calls import Closed
 
 MOST_CALLERS, CALLERS_OF_USER, CALLERS_KEPT = 48, 12, 12
@@ -383,8 +382,6 @@ def status_of(error: Exception) -> int:
             return 429
         case Forbidden():
             return 403
-        case TooLate():
-            return 409
         case UnknownName():
             return 404
         case InputError():

@@ -628,15 +628,16 @@ class Api:
             finally:
                 self.arbiter.agents.disconnect(session)
 
-    def Estimate(self, request: schema.EstimateRequest) -> schema.Nothing:
-        """An agent's rho."""
-        self.arbiter.agents.estimate(self._find(request.app), request.round, request.rho)
-        return schema.Nothing()
+    def Answer(self, request: schema.AnswersRequest) -> schema.AnswersReply:
+        """Answers of agents; they are checked immediately, in the caller's thread."""
+        return schema.AnswersReply(refused=[self._refused(answer) for answer in request.answers])
 
-    def Bid(self, request: schema.BidRequest) -> schema.Nothing:
-        """An agent's bid; it is checked immediately, in the caller's thread."""
-        self.arbiter.agents.bid(self._find(request.app), request)
-        return schema.Nothing()
+    def _refused(self, answer: schema.AgentAnswer) -> str:
+        try:
+            self.arbiter.agents.answer(self._find(answer.app), answer)
+        except InputError as error:
+            return str(error)
+        return ""
 
     def _find(self, ref: str) -> int:
         # By number without the arbiter's thread: a bid must not wait for whatever that does.

@@ -28,7 +28,6 @@ REFUSALS: Mapping[int, str] = {
     403: "The app is another user's, or administrators alone may do this.",
     404: "The app, node or user does not exist.",
     408: "The body did not arrive in time.",
-    409: "The answer is late: the round is over, or asks for something else.",
     411: "The body has no Content-Length.",
     413: "The body is larger than the setting max_message or max_bundle.",
     415: "The body is not of the content type that the page takes.",

@@ -38,10 +38,6 @@ MOST_UNREAD = 100_000
 """Messages that an agent may leave unread; more would fill the arbiter's memory."""
 
 
-class TooLate(InputError):
-    """The round is over, or was never this app's."""
-
-
 @dataclass(slots=True, eq=False)
 class Session:
     """A connected agent; ``outbox`` ends with None."""
@@ -117,22 +113,17 @@ class AgentRegistry:
             if self._sessions.get(session.app) is session:
                 del self._sessions[session.app]
 
-    def estimate(self, app: int, number: int, rho: float) -> None:
-        """Take an answer to a probe; raises InputError."""
-        with self._lock:
-            window = self._mine(app, number)
-            if window.terms:
-                raise TooLate("the round asks for bids now, no longer for rho; answer the offer.")
-            window.rho[app] = check_rho(rho)
-            self._answered(app, window)
-
-    def bid(self, app: int, request: schema.BidRequest) -> None:
-        """Take a bid; raises InputError where it is invalid."""
+    def answer(self, app: int, request: schema.AgentAnswer) -> None:
+        """Take the answer to a probe or to an offer; raises InputError where it is invalid."""
         with self._lock:
             window = self._mine(app, request.round)
             asked = window.terms.get(app)
             if asked is None:
-                raise TooLate("the round still asks for rho, not yet for bids; answer the probe.")
+                if request.rho is None or request.rows or request.jobs:
+                    raise InputError("the round still asks for rho alone, not yet for bids; answer the probe.")
+                window.rho[app] = check_rho(request.rho)
+                self._answered(app, window)
+                return
         # Outside the lock: a large bid delays no other agent.
         try:
             default = self._rho.get(app, asked.own.rho)
@@ -144,7 +135,7 @@ class AgentRegistry:
             raise
         with self._lock:
             if self._window is not window:
-                raise TooLate(f"round {request.round} is over.")
+                raise InputError(f"round {request.round} is over.")
             window.bids[app] = found
             if order:
                 self._orders[app] = order
@@ -153,9 +144,9 @@ class AgentRegistry:
     def _mine(self, app: int, number: int) -> _Window:
         window = self._window
         if app not in self._sessions:
-            raise TooLate("no agent is connected for this app; call Attend and answer what it streams.")
+            raise InputError("no agent is connected for this app; call Attend and answer what it streams.")
         if window is None or window.round != number or app not in window.asked:
-            raise TooLate(f"round {number} is over, or is not this app's.")
+            raise InputError(f"round {number} is over, or is not this app's.")
         return window
 
     def _answered(self, app: int, window: _Window) -> None:

@@ -89,7 +89,7 @@ def offer_message(asked: Terms, names: Names, view: schema.Picture) -> schema.Of
     )
 
 
-def read_bid(request: schema.BidRequest, asked: Terms, names: Names, rho: float) -> tuple[OutsideBid, tuple[int, ...]]:
+def read_bid(request: schema.AgentAnswer, asked: Terms, names: Names, rho: float) -> tuple[OutsideBid, tuple[int, ...]]:
     """A bid with numbers for names, not yet checked against the terms, and the ids of the jobs that should go first.
 
     Parameters
@@ -138,7 +138,7 @@ def _find(name: str, known: Sequence[str], where: str) -> int:
     return list(known).index(name)
 
 
-def _order(request: schema.BidRequest, asked: Terms, names: Names) -> tuple[int, ...]:
+def _order(request: schema.AgentAnswer, asked: Terms, names: Names) -> tuple[int, ...]:
     """Ids of the jobs that should go first."""
     s, a = asked.snapshot, asked.row
     first = names.first_job(int(s.app_id[a]))
