@@ -302,8 +302,7 @@ def test_rows_of_the_queue_are_those_of_each_app_alone(tmp_path: Path) -> None:
 
         def rows(a: Arbiter) -> tuple[list[schema.App], list[schema.App]]:
             s, entries = views.state_now(a), a.journal.apps()
-            rho = views.rho_now(s)
-            return views.app_rows(a, s, entries, rho), [views.app_row(a, s, entry, rho) for entry in entries]
+            return views.app_rows(a, s, entries), [views.app_row(a, s, entry) for entry in entries]
 
         together, alone = w.ask(rows)
         assert together == alone
@@ -319,9 +318,8 @@ def test_rows_of_the_queue_are_those_of_each_app_alone(tmp_path: Path) -> None:
 def test_without_a_machine_in_service_there_is_no_rho(tmp_path: Path) -> None:
     with world(tmp_path, 1) as w:
         enter(w, gpus=(1, 1))
-        assert w.ask(lambda a: views.apps(a, views.schema.AppsRequest())).apps[0].rho is not None
+        assert w.ask(views.share).users[0].rho_worst is not None
         w.ask(lambda a: a.drain(0, True))
-        assert w.ask(lambda a: views.apps(a, views.schema.AppsRequest())).apps[0].rho is None
         assert w.ask(views.share).users[0].rho_worst is None
 
 

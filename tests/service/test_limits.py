@@ -30,7 +30,7 @@ VISION: dict[str, Any] = {
 
 def row(w: World, app: int) -> schema.App:
     """The app as callers see it."""
-    return w.ask(lambda a: views.app_row(a, views.state_now(a), a.journal.apps("app = ?", app)[0], {}))
+    return w.ask(lambda a: views.app_row(a, views.state_now(a), a.journal.apps("app = ?", app)[0]))
 
 
 def entry(w: World, app: int) -> Entry:

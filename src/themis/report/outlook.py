@@ -107,10 +107,17 @@ class _AppForecast:
             work = self.work * self.pace
             left = max(work - got, LEAST_LEFT * work)
             return max(left / work * self.alone_s * self.pace, left / most)
-        total = longest = 0.0
-        for j, job in self.jobs.items():
-            left = max(job.work - job.got - (self._now(j, now) if j in self.training else 0.0), LEAST_LEFT * job.work)
-            total, longest = total + left, max(longest, left / job.gpus)
+        total, longest, training = 0.0, 0.0, self.training
+        for j, job in self.jobs.items():  # of every app that waits or runs, at each look at the queue: without calls
+            left, least = job.work - job.got, LEAST_LEFT * job.work
+            if j in training:
+                since, gpus = training[j]
+                if now > since:
+                    left -= (now - since) * gpus
+            left = least if left < least else left
+            total += left
+            alone = left / job.gpus
+            longest = alone if alone > longest else longest
         return max(longest, total / most)
 
     @property

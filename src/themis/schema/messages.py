@@ -376,7 +376,7 @@ class App(Message):
     )
     submitted: Figure = 0.0
     ended: Figure | None = None
-    rho: Figure | None = None  # finish-time fairness: now, or over its whole life
+    rho: Figure | None = None  # finish-time fairness over its whole life: forecast on its own share, or as it ended
     sooner_s: Figure | None = (
         None  # how much sooner it ends, or ended, than on its own share; below 0: later; absent: unknown
     )

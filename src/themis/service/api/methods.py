@@ -232,7 +232,7 @@ class Api:
         def change(a: Arbiter) -> schema.AppReply:
             app = self._mine(a, request.app, what)
             how(a, app)
-            return schema.AppReply(app=views.app_row(a, views.state_now(a), a.journal.apps("app = ?", app)[0], {}))
+            return schema.AppReply(app=views.app_row(a, views.state_now(a), a.journal.apps("app = ?", app)[0]))
 
         return self._do(change)  # type: ignore[no-any-return]
 

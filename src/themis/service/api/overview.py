@@ -78,14 +78,13 @@ def last_record(arbiter: Arbiter) -> int:
 def overview(arbiter: Arbiter) -> Overview:
     """Overview as of now."""
     s = views.state_now(arbiter)
-    rho = views.rho_now(s)
     machines, holders = _machines(arbiter, s)
     active = np.flatnonzero(s.apps.active[: s.apps.size])
     leased = s.apps.leased[active]
     run, wait = active[leased > 0], active[leased == 0]
     most = run[np.argsort(-s.apps.leased[run], kind="stable")][:MOST_ROWS]
     entries = _entries(arbiter, [*most.tolist(), *wait[:MOST_ROWS].tolist()])
-    rows = {row.id: row for row in views.app_rows(arbiter, s, entries, rho)}
+    rows = {row.id: row for row in views.app_rows(arbiter, s, entries)}
     for row in [row for row in rows.values() if row.waits == "gpus"][:MOST_REASONS]:
         row.reason = row.reason or reasons.of_gpus(arbiter.engine, row.id, s).sentence
     for row in rows.values():
@@ -105,7 +104,7 @@ def overview(arbiter: Arbiter) -> Overview:
         machines=machines,
         run_rows=tuple(rows[a] for a in most.tolist() if a in rows),
         wait_rows=tuple(rows[a] for a in wait[:MOST_ROWS].tolist() if a in rows),
-        users=tuple(views.share(arbiter, rho=rho).users),
+        users=tuple(views.share(arbiter).users),
         number=dict(s.users),
         names={a: (s.app_specs[a].name, s.app_specs[a].user) for a in holders},
     )

@@ -119,7 +119,8 @@ def add_to_apps(
     rows: Sequence[schema.App], reference: Reference, outlook: Outlook, at: Present, epoch: Seconds
 ) -> None:
     """How much sooner apps end, or ended, than on their own share."""
-    own, lasted = shares(reference, outlook, at, [row.id for row in rows]), reference.lasted()
+    own = shares(reference, outlook, at, [row.id for row in rows])
+    lasted = reference.lasted() if any(row.state == "completed" for row in rows) else ()
     for row in rows:
         if share := own.get(row.id):
             row.sooner_s, row.expected_end = share.sooner, epoch + share.expected

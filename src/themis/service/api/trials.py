@@ -49,7 +49,7 @@ def of_app(arbiter: Arbiter, ref: str) -> schema.TrialsReply:
                 gpu_hours=float(t.attained[j] + t.gpus[j] * max(s.now - t.since[j], 0.0)) / 3600,
             )
         )
-    return schema.TrialsReply(app=views.app_row(arbiter, s, entry, {}), trials=out)
+    return schema.TrialsReply(app=views.app_row(arbiter, s, entry), trials=out)
 
 
 def add_reports(found: schema.TrialsReply, first: int, journal: Path, epoch: Seconds) -> None:

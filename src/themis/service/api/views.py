@@ -85,12 +85,12 @@ def rho_now(state: State) -> dict[int, float]:
     return {a: value for a, value, known in zip(view.app_id.tolist(), rho.tolist(), known.tolist()) if known}
 
 
-def app_row(arbiter: Arbiter, s: State, entry: Entry, rho: Mapping[int, float]) -> schema.App:
+def app_row(arbiter: Arbiter, s: State, entry: Entry) -> schema.App:
     """One line of the queue."""
-    return app_rows(arbiter, s, [entry], rho)[0]
+    return app_rows(arbiter, s, [entry])[0]
 
 
-def app_rows(arbiter: Arbiter, s: State, entries: Sequence[Entry], rho: Mapping[int, float]) -> list[schema.App]:
+def app_rows(arbiter: Arbiter, s: State, entries: Sequence[Entry]) -> list[schema.App]:
     """Lines of the queue, [A], from columns of all of them."""
     if not entries:
         return []
@@ -131,7 +131,6 @@ def app_rows(arbiter: Arbiter, s: State, entries: Sequence[Entry], rho: Mapping[
         if entry.ended is None and state in ("waiting", "held"):
             waits, why = wait_reasons.of_app(arbiter.journal, arbiter.epoch, s, entry, left_out)
             why = _budget_words(arbiter, entry.user, waits) or why
-        known = entry.rho if entry.rho is not None else rho.get(entry.app)
         line = schema.App(
             id=entry.app,
             name=entry.name,
@@ -139,7 +138,7 @@ def app_rows(arbiter: Arbiter, s: State, entries: Sequence[Entry], rho: Mapping[
             state=entry.outcome or state,
             submitted=arbiter.epoch + entry.submitted,
             ended=None if entry.ended is None else arbiter.epoch + entry.ended,
-            rho=None if t.one.unknown[entry.app] else known,
+            rho=None if t.one.unknown[entry.app] else entry.rho,
             reason=entry.reason or why,
             waits=waits,
             warning=warnings.get(entry.app, ""),
@@ -187,9 +186,7 @@ def apps(arbiter: Arbiter, request: schema.AppsRequest) -> schema.AppsReply:
         # Without the sign SQLite would rather look through all apps that the user ever had than through the queue.
         where, values = f"{where} AND {'' if ended else '+'}user = ?", [request.user]
     entries = arbiter.journal.apps(where, *values, last=request.limit or MOST_APPS, programs=False)
-    now = state_now(arbiter)
-    rho = {} if ended else rho_now(now)
-    return schema.AppsReply(apps=app_rows(arbiter, now, entries, rho))
+    return schema.AppsReply(apps=app_rows(arbiter, state_now(arbiter), entries))
 
 
 def layout_of(s: State, entry: Entry) -> str:
@@ -224,7 +221,7 @@ def show(arbiter: Arbiter, ref: str) -> schema.ShowReply:
             job_row.walltime_s = entry.options.walltime_s
     sweep = "THEMIS_PARAMS" in entry.programs[0].env
     sentence = "" if entry.ended is not None else reasons.reason(arbiter.engine, arbiter.epoch, a, s).sentence
-    row = app_row(arbiter, s, entry, rho_now(s))
+    row = app_row(arbiter, s, entry)
     return schema.ShowReply(
         app=row,
         jobs=list(rows.values()),
