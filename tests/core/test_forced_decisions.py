@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from themis.model.answers import Renewal
+from themis.model.answers import NOTHING_TO_DECIDE, Renewal
 from themis.model.cluster import Cluster
 from themis.model.events import Allocated, Grant, QuotaSet, Renew
 from themis.model.settings import Settings
@@ -74,6 +74,8 @@ def _simulation(policy: Policy, world: str, seed: int = 0) -> Simulation:
     if world == "weights":
         workload = replace(workload, users=tuple(User(name=f"u{i}", weight=1.0 + i) for i in range(4)))
         settings = replace(settings, between="users", step_s=60.0)
+    if world == "crowded":
+        workload = replace(workload, apps=tuple(replace(a, arrival=a.arrival / 8) for a in workload.apps))
     broken = (Outage(time=2500.0, machine=0, lasts=900.0), Outage(time=6222.0, machine=2, lasts=2000.0))
     quotas = (
         (3000.0, QuotaSet(name="q", users=("u2",), gpus=3)),
@@ -103,7 +105,7 @@ def _comparable(log: list[tuple[Seconds, Record]], forced: set[int]) -> list[tup
     return [(t, repr(replace(r, jobs=tuple(sorted(r.jobs))) if isinstance(r, Renew) else r)) for t, r in kept]
 
 
-@pytest.mark.parametrize("world", ["calm", "failures", "two types", "weights", "quotas"])
+@pytest.mark.parametrize("world", ["calm", "failures", "two types", "weights", "quotas", "crowded"])
 @pytest.mark.parametrize("spec", [*DECLARED, *MORE])
 def test_the_core_does_what_the_policy_would_do(spec: str, world: str) -> None:
     mine = _log(_simulation(make_policy(spec), world))
@@ -113,5 +115,25 @@ def test_the_core_does_what_the_policy_would_do(spec: str, world: str) -> None:
     pace = make_policy(spec).pace
     if pace.renews is Renews.ALWAYS or world != "two types":
         answered = {t for t, r in mine if isinstance(r, Allocated) and r.version in forced}
-        assert len(forced) > 3
+        assert len(forced) > 2
         assert not pace.packs or answered & {t for t, r in mine if isinstance(r, Grant)}
+
+
+class _Alone(Asked):
+    """A policy under the same cadence, except that it is asked where one job alone fits, or none."""
+
+    @property
+    def pace(self) -> Cadence:
+        return replace(self.policy.pace, lone=False)
+
+
+@pytest.mark.parametrize("spec", [name for name in DECLARED if make_policy(name).pace.lone])
+def test_where_one_job_alone_fits_or_none_the_policy_is_not_asked(spec: str) -> None:
+    forced, asked = (
+        sum(
+            isinstance(r, Allocated) and r.solved.proof is NOTHING_TO_DECIDE
+            for _, r in _log(_simulation(policy, "crowded"))
+        )
+        for policy in (make_policy(spec), _Alone(make_policy(spec)))
+    )
+    assert forced > asked + 3

@@ -20,8 +20,8 @@ from themis.core.place import place
 from themis.core.placed_gangs import Intent, Placed, WantedGang
 from themis.core.quota_limits import within_quotas
 from themis.core.state import EPS, State
-from themis.core.uncontested import uncontested
-from themis.model.answers import Answer, Ask
+from themis.core.uncontested import stands, uncontested
+from themis.model.answers import Answer, Ask, Renewal
 from themis.model.events import Allocated, BidsCollected, CollectBids, Command, Forced, Solve, WakeAt
 from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Seconds, round_end
@@ -178,7 +178,11 @@ class Decider:
         offer, self.offer = self.offer, None
         # If the answer came at the same instant, nothing happened since: it is the same offer.
         still = offer is not None and solving is not None and offer.by == by == s.now and asked == s.version
-        return Answered(answer, offer if offer is not None and still else FreeGpus(state=s, by=by), stale)
+        if offer is None or not still:
+            return Answered(answer, FreeGpus(state=s, by=by), stale)
+        if isinstance(answer, Renewal) and not offer.stands:
+            offer.stands = answer.new is None and stands(s, offer)
+        return Answered(answer, offer, stale)
 
     def _ran_out(self, since: Seconds) -> bool:
         """True if leases expired after ``since`` on which no decision was made yet."""

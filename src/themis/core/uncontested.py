@@ -34,6 +34,8 @@ def uncontested(s: State, pace: Cadence, offer: FreeGpus) -> Solved | None:
     if pace.renews is not Renews.ALWAYS and np.count_nonzero(s.type_gpus) > 1:
         return None
     t, rows = s.jobs, offer.present
+    if not offer.ending and pace.lone:
+        return _lone(s, pace, offer)
     if t.waiting and not pace.packs:
         return None
     short = rows[t.gpus[rows] < t.gpus_max[rows]]
@@ -43,12 +45,33 @@ def uncontested(s: State, pace: Cadence, offer: FreeGpus) -> Solved | None:
     standing = _standing(s, pace, offer)
     if standing is None:
         return None
-    if np.count_nonzero(offer.free) <= sum(gpus for _, gpus in standing):
+    free, held = np.count_nonzero(offer.free), sum(gpus for _, gpus in standing)
+    if free <= held:
         return None
     offer.stands = True
     new = _new(s, offer, standing, waiting) if waiting else ()
-    if new is None:
+    if new is None or sum(c for _, counts in new for _, c in counts) + held >= free:
         return None
+    return _solved(s, pace, new)
+
+
+def _lone(s: State, pace: Cadence, offer: FreeGpus) -> Solved | None:
+    """The answer where no lease ends: no gang, or the only one that fits, if that is rigid and its app's only job; else None.
+
+    Other jobs that wait need more GPUs than are free, and get none in whatever order.
+    """
+    t = s.jobs
+    waiting = offer.present[t.status[offer.present] == WAITING]
+    fit = waiting[t.gpus_min[waiting] <= np.count_nonzero(offer.free)].tolist()
+    if len(fit) > 1 or _distinct(s, fit) is None or _stale(s, offer.present):
+        return None
+    if (new := _new(s, offer, (), fit)) is None:
+        return None
+    offer.stands = True
+    return _solved(s, pace, new)
+
+
+def _solved(s: State, pace: Cadence, new: Sequence[tuple[int, Counts]]) -> Solved:
     until = end_of_lease(s.now, s.settings.lease_s, s.step_s(pace))
     answer = Renewal(until=until, new=_grant(new, until) if new else None)
     return Solved(answer=answer, proof=NOTHING_TO_DECIDE)
@@ -57,7 +80,7 @@ def uncontested(s: State, pace: Cadence, offer: FreeGpus) -> Solved | None:
 def _new(
     s: State, offer: FreeGpus, standing: Sequence[tuple[int, int]], waiting: Sequence[int]
 ) -> Sequence[tuple[int, Counts]] | None:
-    """App and place of each job that waits, if all have room beside the gangs that stand and leave a GPU; else None."""
+    """App and place of each job that waits, if all have room beside the gangs that stand; else None."""
     t, new = s.jobs, list[tuple[int, Counts]]()
     room = np.bincount(s.gpu_machine[offer.free], minlength=len(s.machines))
     for n, gpus in standing:
@@ -70,7 +93,7 @@ def _new(
         new.append((t.one.app[j], found[0]))
         for n, c in found[0]:
             room[n] -= c
-    return new if room.any() else None
+    return new
 
 
 def _distinct(s: State, jobs: list[int]) -> list[int] | None:
@@ -82,6 +105,12 @@ def _distinct(s: State, jobs: list[int]) -> list[int] | None:
             return None
         sizes.add(least)
     return sorted(jobs, key=t.gpus_min.__getitem__, reverse=True)
+
+
+def stands(s: State, offer: FreeGpus) -> bool:
+    """True if each gang whose lease ends may keep its GPUs, and has them alone."""
+    free, leased = offer.free.data, s.leased_to
+    return all(free[g] and leased[g, 1 - s.job_seat[j]] == NONE for j in offer.ending for g in s.job_gpus[j])
 
 
 def _stale(s: State, rows: Int) -> bool:

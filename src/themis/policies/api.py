@@ -59,6 +59,8 @@ class Cadence:
     renews : whether its answer is forced while each job has all GPUs that it can use; it is not asked then (decision 93).
     packs : the same where jobs wait that all fit: gangs that stand are renewed, the others are put where ``packing.narrowest``
         says, larger ones first.
+    lone : where no lease ends, a rigid job that is its app's only one and that alone of those that wait needs no more GPUs than are
+        free gets them where ``packing.narrowest`` says, and if no job does, the answer is empty.
     ticks : where the settings have no ``step_s``: on one GPU type, leases of its answers end together at each tick. False: at
         multiples of ``lease_s``, where leases are turns: each decision would stop gangs for those whose turn comes (decision 138).
     apart : each lease ends by itself: winners of an auction pay with part of a full lease. The setting ``step_s`` does not count.
@@ -72,6 +74,7 @@ class Cadence:
     spare: bool = True
     renews: Renews = Renews.NO
     packs: bool = False
+    lone: bool = False
     ticks: bool = False
     apart: bool = False
     clock: bool = False
@@ -86,7 +89,7 @@ class Cadence:
 ON_FREE_GPUS = Cadence()
 RENEWING = Cadence(renews=Renews.ALWAYS)
 """``ON_FREE_GPUS`` of a policy that renews every lease that ends while no job could use more GPUs."""
-PACKING = Cadence(renews=Renews.ALWAYS, packs=True)
+PACKING = Cadence(renews=Renews.ALWAYS, packs=True, lone=True)
 """The same of one that also gives every job its gang while all fit."""
 
 

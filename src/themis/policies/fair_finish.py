@@ -19,14 +19,15 @@ from typing import ClassVar, cast
 import numpy as np
 
 from themis.fairness import fluid
-from themis.model.answers import Proof, Solved
+from themis.model.answers import Proof, Renewal, Solved
 from themis.model.snapshot import Kind, Snapshot
 from themis.model.units import Bool, Float
 from themis.policies.api import Cadence, Granularity, Renews, Workbench
 from themis.policies.by_type import by_type, fastest, types_differ
 from themis.policies.placement.best_first import best_first
-from themis.policies.placement.grants import Allocator
+from themis.policies.placement.grants import Allocator, lease_end
 from themis.policies.placement.ordered import fill
+from themis.policies.placement.standing import all_stay
 
 DOUBT = 0.2
 """Part by which a critical path, or the work of an app, may be longer than forecast."""
@@ -51,7 +52,7 @@ class FairFinish:
     @property
     def pace(self) -> Cadence:
         """Decide whenever GPUs are free."""
-        return Cadence(renews=Renews.ON_ONE_TYPE, ticks=True)
+        return Cadence(renews=Renews.ON_ONE_TYPE, lone=True, ticks=True)
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
         """Allocate the offer: own share first, long paths by slack, apps that cannot wait by due, the others by place.
@@ -75,11 +76,14 @@ class FairFinish:
         by = np.select([first % 2 == 1, urgent], [slack, in_time(s, left, due, alone, urgent)], left)
         order = np.lexsort((s.app_id, s.app_arrival, left, by, first))
         head, rest = np.split(order, [int((first < 4).sum())])
+        young_s = YOUNG * s.restart_s
         if several:
             solved = by_type(s, head)
+        elif s.job_expiring.any() and all_stay(s, head, rest, left, young_s):
+            solved = Solved(answer=Renewal(until=lease_end(s)))
         else:
             allocator = Allocator(s)
-            best_first(allocator, rest, left, fill(allocator, head), young_s=YOUNG * s.restart_s)
+            best_first(allocator, rest, left, fill(allocator, head), young_s=young_s)
             solved = Solved(answer=allocator.grant())
         late = np.flatnonzero((due < alone) & np.isfinite(alone))
         return replace(solved, proof=Proof(stretched=s.app_id[late], stretch=(alone - due)[late]))
