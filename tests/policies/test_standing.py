@@ -22,6 +22,7 @@ from themis.policies.placement.ordered import fill
 from themis.policies.placement.standing import all_stay
 from themis.sim.runner import Record, Simulation
 from themis.testing.builders import BOOK, app, job, machines
+from themis.testing.policies import decide
 
 SIZES = (1, 2, 4, 8, 3, 12, 1, 6, 16)
 
@@ -111,13 +112,7 @@ class _Granting(FairFinish):
     """``fair_finish`` that grants each gang that it renews."""
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
-        solved = FairFinish.__call__(self, snapshot, bench)
-        if not isinstance(solved.answer, Renewal):
-            return solved
-        allocator = Allocator(snapshot)
-        for a, counts in [(a, counts) for a, gangs in allocator.standing.items() for _, counts in gangs]:
-            allocator.give(a, counts, solved.answer.until)
-        return replace(solved, answer=allocator.grant())
+        return decide(FairFinish(), snapshot, bench)
 
 
 def _records(simulation: Simulation) -> tuple[list[tuple[Seconds, str]], int]:

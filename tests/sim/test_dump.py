@@ -22,7 +22,7 @@ def busy(policy: str = "fifo", *, apps: int = 3, hours: float = 1.0) -> Schedule
     rules = make_policy(policy)
     core = Scheduler(DEFAULT_BOOK, NO_OVERHEAD, rules.pace, rules.needs)
     from themis.model.answers import Ask
-    from themis.model.events import Allocated, BidsCollected, CollectBids, Command, Event, Grant, Solve
+    from themis.model.events import Allocated, BidsCollected, CollectBids, Command, Event, Forced, Grant, Solve
     from themis.policies.api import Workbench
     from themis.policies.tuning.app_agent import answer_ask
 
@@ -34,6 +34,8 @@ def busy(policy: str = "fifo", *, apps: int = 3, hours: float = 1.0) -> Schedule
         match command:
             case Solve():
                 feed(Allocated(version=command.version, solved=rules(command.snapshot, Workbench())), now)
+            case Forced():
+                feed(Allocated(version=command.version, solved=command.solved), now)
             case CollectBids():
                 assert isinstance(command.ask, Ask)
                 feed(BidsCollected(version=command.version, bids=answer_ask(command.snapshot, command.ask)), now)

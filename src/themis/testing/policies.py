@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from themis.fairness.finish_time import FinishTime
-from themis.model.answers import Answer, Ask, GpuGrant, RoundPlan, Solved, TimeShare
+from themis.model.answers import Answer, Ask, GpuGrant, Renewal, RoundPlan, Solved, TimeShare
 from themis.model.events import AppFinished, JobEnded
 from themis.model.snapshot import Snapshot
 from themis.model.snapshot_columns import APP_ROW, JOB_ID, JOB_ROW, columns_of, in_other_seconds
@@ -263,7 +263,17 @@ def decide(policy: Policy, snapshot: Snapshot, bench: Workbench) -> Solved:
     while isinstance(solved.answer, Ask):
         snapshot = replace(snapshot, bids=answer_ask(snapshot, solved.answer))
         solved = policy(snapshot, bench)
+    if isinstance(solved.answer, Renewal):
+        return replace(solved, answer=_each_granted(snapshot, solved.answer))
     return solved
+
+
+def _each_granted(s: Snapshot, renewal: Renewal) -> GpuGrant:
+    """The grant that a renewal amounts to."""
+    allocator = Allocator(s)
+    for a, counts in [(a, counts) for a, gangs in allocator.standing.items() for _, counts in gangs]:
+        allocator.give(a, counts, renewal.until)
+    return allocator.grant()
 
 
 def relabelled(s: Snapshot) -> Snapshot:

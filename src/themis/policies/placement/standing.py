@@ -1,14 +1,34 @@
-"""Whether each gang whose lease ends stays where it is, and no other gets GPUs: found from a few columns, before any gang is placed."""
+"""Whether each gang whose lease ends stays and no other gets GPUs: found from a few columns, before any gang is placed."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
 from themis.model.snapshot import Snapshot
-from themis.model.units import Float, Int, Locality, Seconds
+from themis.model.units import Bool, Float, Int, Locality, Seconds
 
 _NONE = np.iinfo(np.int64).max
 _ROUNDING = 1e-9
+
+
+class _Gangs(NamedTuple):
+    """Gangs whose leases end, rigid, each with all its GPUs on offer and to itself.
+
+    Attributes
+    ----------
+    app : [S], rows. ``here`` : [S], slowdown on its machines. ``best`` : [S], on the best place that there may be for it, if
+        that is worth a move; infinite where it is not. ``across`` : [S], over several racks.
+    gang, machine : of each of their GPUs, the gang and the machine.
+    """
+
+    app: Int
+    here: Float
+    best: Float
+    across: Bool
+    gang: Int
+    machine: Int
 
 
 def all_stay(s: Snapshot, head: Int, rest: Int, rank: Float, young_s: Seconds) -> bool:
@@ -33,16 +53,17 @@ def all_stay(s: Snapshot, head: Int, rest: Int, rank: Float, young_s: Seconds) -
     line = rest[least[rest] <= left]
     rows = ends.nonzero()[0]
     slowdown = s.speeds.slowdown[s.job_config[s.job_ptr[:-1]]]
-    here = _slowdown_here(s, rows, slowdown)
-    if here is None:
-        return False
-    if not len(line):
-        return True
+    gangs = _gangs(s, rows, slowdown)
+    moves = gangs is not None and np.isfinite(gangs.best).any()
+    if gangs is None or not (len(line) or moves):
+        return gangs is not None
     # An app's gangs that stand come before those that wait; of a gang that waits counts the best place that there is.
     old = s.now - s.job_since[rows] >= young_s
-    app, place = s.job_app[rows], np.zeros(s.apps)
-    np.maximum.at(place, app, np.where(old, here, 0.0))
-    young = np.bincount(app, weights=~old, minlength=s.apps) > 0
+    place = np.zeros(s.apps)
+    np.maximum.at(place, gangs.app, np.where(old, gangs.here, 0.0))
+    if moves and _moves(s, gangs, head, rank, place, old):
+        return False
+    young = np.bincount(gangs.app, weights=~old, minlength=s.apps) > 0
     there = rest[stands[rest] > 0]
     keys = np.append(place[there], np.where(young, -1.0, slowdown.min(axis=1))[line])
     both, late = np.append(there, line), np.arange(len(there) + len(line)) >= len(there)
@@ -51,8 +72,8 @@ def all_stay(s: Snapshot, head: Int, rest: Int, rank: Float, young_s: Seconds) -
     return bool((least[both[order]] > left - given)[late[order]].all())
 
 
-def _slowdown_here(s: Snapshot, rows: Int, slowdown: Float) -> Float | None:
-    """[len(rows)], slowdown of these gangs, whose leases end; None if one may move or grow, or has not all its GPUs to itself.
+def _gangs(s: Snapshot, rows: Int, slowdown: Float) -> _Gangs | None:
+    """The gangs of these jobs; None if one may grow, or has not all its GPUs to itself.
 
     ``slowdown`` : [A, localities], by which places are compared.
     """
@@ -63,18 +84,42 @@ def _slowdown_here(s: Snapshot, rows: Int, slowdown: Float) -> Float | None:
         return None
     g = (s.gpu_free & (s.gpu_job[:, 0] >= 0)).nonzero()[0]
     job, machine = s.gpu_job[g, 0], s.gpu_machine[g]
-    at = np.searchsorted(s.job_id[rows], job)
-    if (np.append(s.job_id[rows], -1)[at] != job).any() or (np.bincount(at, minlength=len(rows)) != held).any():
+    gang = np.searchsorted(s.job_id[rows], job)
+    if (np.append(s.job_id[rows], -1)[gang] != job).any() or (np.bincount(gang, minlength=len(rows)) != held).any():
         return None
     span = np.full(len(rows), int(Locality.MACHINE))
     for where, wider in ((machine, Locality.RACK), (s.machine_rack[machine], Locality.CROSS_RACK)):
         one = np.zeros(len(rows), dtype=np.int64)
-        one[at] = where
-        span[at[one[at] != where]] = wider
-    here = slowdown[app, span]
-    racks = np.bincount(s.machine_rack, weights=s.machine_gpus)
-    best = np.where(held <= racks.max(), int(Locality.RACK), int(Locality.CROSS_RACK))
-    best[held <= s.machine_gpus.max()] = int(Locality.MACHINE)
-    start = s.restart_s + s.speeds.checkpoint_s[s.job_config[s.job_ptr[:-1]]][app]
-    moves = (s.lease_s - start) * here * (1.0 + _ROUNDING) > s.lease_s * slowdown[app, best]
-    return None if (moves & (span > Locality.MACHINE)).any() else here
+        one[gang] = where
+        span[gang[one[gang] != where]] = wider
+    here, best = slowdown[app, span], np.full(len(rows), np.inf)
+    if (wide := (span > Locality.MACHINE).nonzero()[0]).size:
+        most = np.bincount(s.machine_rack, weights=s.machine_gpus).max()
+        narrow = np.where(held[wide] <= most, int(Locality.RACK), int(Locality.CROSS_RACK))
+        narrow[held[wide] <= s.machine_gpus.max()] = int(Locality.MACHINE)
+        there = slowdown[app[wide], narrow]
+        start = s.restart_s + s.speeds.checkpoint_s[s.job_config[s.job_ptr[app[wide]]]]
+        worth = (s.lease_s - start) * here[wide] * (1.0 + _ROUNDING) > s.lease_s * there
+        best[wide[worth]] = there[worth]
+    return _Gangs(app, here, best, span == Locality.CROSS_RACK, gang, machine)
+
+
+def _moves(s: Snapshot, gangs: _Gangs, head: Int, rank: Float, place: Float, old: Bool) -> bool:
+    """True if one of the gangs may find a better place when its turn may come at the earliest.
+
+    ``place`` : [A], by which an app comes among the rest. ``old`` : [S], gangs that are not young.
+    """
+    first = np.full(s.apps, len(head))
+    first[head] = np.arange(len(head))
+    app = gangs.app
+    for i in np.isfinite(gangs.best).nonzero()[0].tolist():
+        a, by = app[i], gangs.best[i] if old[i] else 0.0
+        before = first[app] < first[a]
+        if first[a] == len(head):
+            equal = (place[app] == by) & ((rank[app] < rank[a]) | ((rank[app] == rank[a]) & (app < a)))
+            before |= (place[app] < by) | equal
+        room = s.free - np.bincount(gangs.machine[before[gangs.gang]], minlength=len(s.free))
+        gpus = np.count_nonzero(gangs.gang == i)
+        if room.max() >= gpus or (gangs.across[i] and np.bincount(s.machine_rack, weights=room).max() >= gpus):
+            return True
+    return False
