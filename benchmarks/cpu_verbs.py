@@ -19,6 +19,12 @@ from pathlib import Path
 
 from themis.cli.table import VERBS as VERBS_OF_ALL
 
+LOSSES = """
+from themis import train
+run = train.Run(save=lambda path: path.write_text(""), load=lambda path: None)
+for step in run.steps(4):
+    run.report(loss=1.0 / (1 + step))
+"""
 VERBS = (
     "--help",
     "--version",
@@ -31,6 +37,7 @@ VERBS = (
     "nodes",
     "share",
     "why APP",
+    "best losses",
     "logs APP",
     "hold APP",
     "usage",
@@ -51,6 +58,7 @@ def main() -> None:
         try:
             while not (Path(folder) / "data" / "endpoint.json").exists():
                 time.sleep(0.1)
+            _reported(env, folder)
             print("| verb | " + " | ".join(f"{python}, ms" for python in pythons) + " |")
             print("|---|" + "---|" * len(pythons))
             for verb in VERBS:
@@ -72,6 +80,15 @@ def main() -> None:
         finally:
             service.terminate()
             service.wait()
+
+
+def _reported(env: dict[str, str], folder: str) -> None:
+    """Run the app ``losses`` until the service has a loss of it."""
+    themis = [sys.executable, "-m", "themis.cli"]
+    made = [*themis, "run", "-d", "--name", "losses", "--", sys.executable, "-c", LOSSES]
+    subprocess.run(made, env=env, cwd=folder, check=True, capture_output=True)
+    while subprocess.run([*themis, "best", "losses"], env=env, cwd=folder, capture_output=True).returncode:
+        time.sleep(0.5)
 
 
 def _median(command: list[str], env: dict[str, str], folder: str) -> float:
