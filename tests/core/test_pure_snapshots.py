@@ -33,6 +33,8 @@ def frozen(state: State) -> bytes:
             "_taken",
             "_ends",
             "_lent",
+            "leased_to",
+            "occupied_by",
         ):  # other views of columns that are fields, and what is computed from columns
             held[name] = value
     return pickle.dumps(held)

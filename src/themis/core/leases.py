@@ -176,10 +176,11 @@ class Leases:
         """True if no gang is still stopping on these GPUs, and this job is not stopping elsewhere."""
         if grant.job in self.stopping:
             return False
-        on, leased, seat = self.state.occupied_by, self.state.leased_to, grant.seat
+        on, seat = self.state.occupied_by, grant.seat
+        here, beside, neighbour = on[seat], on[1 - seat], self.state.leased_to[1 - seat]
         for g in grant.gpus:
-            beside = on[g, 1 - seat]
-            if on[g, seat] != NONE or (beside != NONE and beside != leased[g, 1 - seat]):
+            other = beside[g]
+            if here[g] != NONE or (other != NONE and other != neighbour[g]):
                 return False
         return True
 

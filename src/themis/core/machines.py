@@ -137,7 +137,9 @@ class Machines:
         """Views for one GPU at a time: a tenth of the time that indexing the array takes."""
         # No fields: they follow from the columns, and a copy of the tables shares them.
         self.machine_of, self.slot_of, self.type_of = self.gpu_machine.data, self.gpu_slot.data, self.machine_type.data
-        self.leased_to, self.occupied_by = self.gpu_job.data, self.gpu_occupant.data
+        # Of each seat.
+        self.leased_to = self.gpu_job[:, 0].data, self.gpu_job[:, 1].data
+        self.occupied_by = self.gpu_occupant[:, 0].data, self.gpu_occupant[:, 1].data
 
     def open_machines(self) -> Bool:
         """[N], machines on which gangs may be placed: in service and not draining."""
@@ -179,10 +181,10 @@ class Machines:
             self._taken = ((self.gpu_job != NONE) | (self.gpu_occupant != NONE)).any(axis=1)
         return self._taken
 
-    def _seat(self, seats: memoryview, gpus: Sequence[int], seat: int, job: int) -> None:
+    def _seat(self, seat: memoryview, gpus: Sequence[int], job: int) -> None:
         """Write who holds, or is on, a seat of these GPUs, and what follows for ``taken``."""
         for g in gpus:
-            seats[g, seat] = job
+            seat[g] = job
         if self._taken is None:
             return
         taken = self._taken.data
@@ -190,11 +192,9 @@ class Machines:
             for g in gpus:
                 taken[g] = True
             return
-        leased, on = self.leased_to, self.occupied_by
+        (one, other), (on_one, on_other) = self.leased_to, self.occupied_by
         for g in gpus:
-            taken[g] = (
-                on[g, seat] != NONE or leased[g, seat] != NONE or on[g, 1 - seat] != NONE or leased[g, 1 - seat] != NONE
-            )
+            taken[g] = on_one[g] != NONE or one[g] != NONE or on_other[g] != NONE or other[g] != NONE
 
     def check_fits(self, app: App, expected: Sequence[Machine] | None = ()) -> None:
         """Raise ClusterError if one of the app's jobs could never run on the machines known, nor on those that are expected.

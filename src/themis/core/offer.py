@@ -95,10 +95,11 @@ def free_gpus(s: State, by: Seconds, ending: Sequence[int] | None = None) -> Boo
     if not over:
         return free
     out, may, leased, on, until = free.data, open_.data, s.leased_to, s.occupied_by, s.jobs.one.until
+    seats, end = ((on[0], on[1], leased[1]), (on[1], on[0], leased[0])), by + EPS
     for j in over:
-        beside = 1 - s.job_seat[j]
+        here, beside, shares = seats[s.job_seat[j]]
         for g in s.job_gpus[j]:
-            other, there, neighbour = leased[g, beside], on[g, 1 - beside], on[g, beside]
-            stops = (there not in (j, NONE)) or (neighbour not in (other, NONE))
-            out[g] = may[g] and not stops and (other == NONE or until[other] <= by + EPS)
+            other, there, neighbour = shares[g], here[g], beside[g]
+            stops = (there != NONE and there != j) or (neighbour != NONE and neighbour != other)
+            out[g] = may[g] and not stops and (other == NONE or until[other] <= end)
     return free

@@ -219,7 +219,7 @@ class _Placer:
             open_[g] = 0
             room_of[machine_of[g]] -= 1
         self.taken.add(j)
-        self.out.append(Placed(j, gpus, int(self.s.leased_to[gpus[0], 1] == j), gang.until))
+        self.out.append(Placed(j, gpus, int(self.s.leased_to[1][gpus[0]] == j), gang.until))
         return True
 
     def _one(self, gang: WantedGang) -> bool:
@@ -237,7 +237,7 @@ class _Placer:
             self.open[g] = 0
             self.room_of[n] -= 1
             self.taken.add(j)
-            self.out.append(Placed(j, (g,), int(s.leased_to[g, 1] == j), gang.until))
+            self.out.append(Placed(j, (g,), int(s.leased_to[1][g] == j), gang.until))
         return True
 
     def _renew(self, gang: WantedGang) -> bool:
@@ -397,8 +397,8 @@ class _Placer:
 
     def _seat(self, job: int, partner: int, gpus: tuple[int, ...]) -> int:
         """The job that was on these GPUs keeps its seat, so that a new neighbour restarts no job."""
-        first, second = self.s.leased_to[gpus[0], 0], self.s.leased_to[gpus[0], 1]
-        return int(second == job or (partner != NONE and first == partner))
+        (one, other), g = self.s.leased_to, gpus[0]
+        return int(other[g] == job or (partner != NONE and one[g] == partner))
 
     def _take(self, gpus: Sequence[int]) -> None:
         open_, room_of, machine_of = self.open, self.room_of, self.s.machine_of

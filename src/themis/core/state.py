@@ -522,7 +522,7 @@ class State(Machines):
         self.sync_app(a)
         apps.leased[a] += size
         apps.stale[a] = 1
-        self._seat(self.leased_to, gpus, seat, j)
+        self._seat(self.leased_to[seat], gpus, j)
         self.ends.put(j, until)
         self.job_gpus[j], self.job_seat[j] = gpus, seat
         move(self.jobs, j, GRANT, now)
@@ -545,22 +545,22 @@ class State(Machines):
         held = now - t.since[j]
         t.attained[j] += held * len(gpus)
         self.received[j, t.gpu_type[j]] += held
-        self._seat(self.leased_to, gpus, seat, NONE)
+        self._seat(self.leased_to[seat], gpus, NONE)
         move(self.jobs, j, change, now)
         t.gpus[j], t.until[j], t.since[j] = 0, _NEVER, now
 
     def occupy(self, j: int, gpus: tuple[int, ...], seat: int) -> None:
         """The job's processes are about to be on these GPUs."""
-        self._seat(self.occupied_by, gpus, seat, j)
+        self._seat(self.occupied_by[seat], gpus, j)
         self.occupied[j] = (gpus, seat)
         self._new_pace(self._partner(j))
 
     def vacate(self, j: int) -> tuple[int, ...]:
         """The job's processes are gone; returns the GPUs that they were on."""
         gpus, seat = self.occupied.pop(j, ((), 0))
-        self._seat(self.occupied_by, gpus, seat, NONE)
+        self._seat(self.occupied_by[seat], gpus, NONE)
         if gpus:
-            self._new_pace(self.occupied_by[gpus[0], 1 - seat])
+            self._new_pace(self.occupied_by[1 - seat][gpus[0]])
         return gpus
 
     def start(self, j: int) -> None:
@@ -577,7 +577,7 @@ class State(Machines):
     def _partner(self, j: int) -> int:
         """The job with processes on the same GPUs, or NONE."""
         gpus, seat = self.occupied.get(j, ((), 0))
-        return self.occupied_by[gpus[0], 1 - seat] if gpus else NONE
+        return self.occupied_by[1 - seat][gpus[0]] if gpus else NONE
 
     def _new_pace(self, j: int) -> None:
         """Recompute a job's speed after another job joined or left its GPUs."""

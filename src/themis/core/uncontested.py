@@ -110,7 +110,7 @@ def _distinct(s: State, jobs: list[int]) -> list[int] | None:
 def stands(s: State, offer: FreeGpus) -> bool:
     """True if each gang whose lease ends may keep its GPUs, and has them alone."""
     free, leased = offer.free.data, s.leased_to
-    return all(free[g] and leased[g, 1 - s.job_seat[j]] == NONE for j in offer.ending for g in s.job_gpus[j])
+    return all(free[g] and leased[1 - s.job_seat[j]][g] == NONE for j in offer.ending for g in s.job_gpus[j])
 
 
 def _stale(s: State, rows: Int) -> bool:
@@ -128,7 +128,7 @@ def _standing(s: State, pace: Cadence, offer: FreeGpus) -> list[tuple[int, int]]
         if pace.renews is Renews.SINGLE_ON_ONE_TYPE and s.apps.one.jobs[app[j]] > 1:
             return None
         for g in gpus:
-            if not free[g] or s.machine_of[g] != n or leased[g, beside] != NONE:
+            if not free[g] or s.machine_of[g] != n or leased[beside][g] != NONE:
                 return None
         out.append((n, len(gpus)))
     return out

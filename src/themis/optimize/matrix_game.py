@@ -72,6 +72,8 @@ class MatrixGame:
         """``use`` : [P, M], P >= 1 columns of M >= 1 rows; ``basis`` : where to begin, that of a game much like this one."""
         self.rows = use.shape[1]
         self.use = use
+        self._inverse: Floats | None = None
+        """See ``_fresh``."""
         self._begin(list(basis))
         # Weights that are not valid here would spoil every pivot.
         if basis and not self._valid():
@@ -84,9 +86,15 @@ class MatrixGame:
 
     def _valid(self) -> bool:
         try:
-            return bool(np.linalg.inv(self._matrix)[1:, -1].min() >= 0.0)
+            return bool(self._fresh()[1:, -1].min() >= 0.0)
         except np.linalg.LinAlgError:
             return False
+
+    def _fresh(self) -> Floats:
+        """The inverse of the basis as it is, without what pivots add up to; kept until the basis changes."""
+        if self._inverse is None:
+            self._inverse = np.linalg.inv(self._matrix).astype(np.float64, copy=False)
+        return self._inverse
 
     def _begin(self, basis: list[int]) -> None:
         """Initial basis: by default of the first column alone."""
@@ -95,7 +103,8 @@ class MatrixGame:
             basis = [0, *(m - self.rows for m in range(self.rows) if m != top)]
         # Row m's slack is m - rows, column i is i; the value itself is always in the basis, first.
         self._basis = basis
-        self._matrix = np.zeros((self.rows + 1, self.rows + 1))
+        self._inverse = None
+        self._matrix: Floats = np.zeros((self.rows + 1, self.rows + 1))
         self._matrix[:-1, 0] = -1.0
         for place, i in enumerate(self._basis, start=1):
             self._matrix[:, place] = self._column(i)
@@ -132,7 +141,7 @@ class MatrixGame:
         inverse = self._matrix
         for pivot in range(_MOST):
             if age == _FRESH:
-                inverse, age = np.linalg.inv(self._matrix), 0
+                inverse, age = self._fresh(), 0
             dual = -inverse[0, :-1]
             # What a column costs at these prices beyond what the mixture does; a slack costs its row's dual.
             np.dot(self.use, dual, out=gain[:columns])
@@ -150,7 +159,7 @@ class MatrixGame:
             change = inverse @ column
             leaves = self._leaves(inverse[:, -1].tolist(), change.tolist())
             self._basis[leaves - 1] = enters
-            self._matrix[:, leaves] = column
+            self._matrix[:, leaves], self._inverse = column, None
             row = inverse[leaves] / change[leaves]
             inverse -= change[:, None] * row
             inverse[leaves] = row
