@@ -100,9 +100,15 @@ def copy(path: Path, folder: Path) -> Path:
 
 def as_written(journal: Journal) -> None:
     """After a test edited a journal: digests of what is there now, as if it had been written so."""
+    db, before = journal.db, chain.BEGIN
     with journal.transaction():
-        chain.chain_all(journal.db)
-        chain.seal_all(journal.db)
+        for number, *row in db.execute("SELECT number, t, kind, line FROM records ORDER BY number").fetchall():
+            before = chain.link(before, number, *row)
+            db.execute("UPDATE records SET digest = ? WHERE number = ?", (before, number))
+        db.execute("DELETE FROM seals")
+        for table in chain.sealed(db):
+            seals = [(table, key, chain.seal(*row)) for key, row in chain.rows_of(db, table)]
+            db.executemany("INSERT INTO seals VALUES (?, ?, ?)", seals)
     integrity.trace_path(journal.path).unlink(missing_ok=True)
     with journal.transaction():
         journal.write("DELETE FROM meta WHERE name = 'head'")

@@ -88,14 +88,6 @@ def keep_seals(db: sqlite3.Connection) -> None:
             db.execute(f"CREATE TEMP TRIGGER seal_{table}_{event} AFTER {event} ON main.{table} BEGIN {do} END")
 
 
-def seal_all(db: sqlite3.Connection) -> None:
-    """Seal every row as it is."""
-    db.execute("DELETE FROM seals")
-    for table in sealed(db):
-        found = [(table, key, seal(*row)) for key, row in rows_of(db, table)]
-        db.executemany("INSERT INTO seals VALUES (?, ?, ?)", found)
-
-
 def rows_of(db: sqlite3.Connection, table: str) -> list[tuple[str, Sequence[object]]]:
     """(key, values) of every row of a sealed table."""
     key, columns = columns_of(db, table)
@@ -115,15 +107,6 @@ def broken_seals(db: sqlite3.Connection) -> list[tuple[str, str, str]]:
                 out.append((table, key, "strange" if known is None else "changed"))
         out += [(table, str(key), "missing") for key in seals]
     return out
-
-
-def chain_all(db: sqlite3.Connection) -> None:
-    """Give every record its digest, of a journal that had none."""
-    before, out = BEGIN, []
-    for number, time, kind, line in db.execute("SELECT number, t, kind, line FROM records ORDER BY number"):
-        before = link(before, number, time, kind, line)
-        out.append((before, number))
-    db.executemany("UPDATE records SET digest = ? WHERE number = ?", out)
 
 
 def columns_of(db: sqlite3.Connection, table: str) -> tuple[list[str], list[str]]:

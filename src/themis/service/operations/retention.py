@@ -17,6 +17,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from themis.core.state import State
@@ -66,33 +67,14 @@ def due(state: State, journal: Journal, config: Config, now: Seconds) -> Due:
 
 @dataclass(slots=True)
 class Sweeper:
-    """Deletes expired files, in a separate thread each time: large checkpoints may take long.
+    """Deletes what has expired, in a separate thread each time: large checkpoints may take long.
 
     Attributes
     ----------
-    root : the executor's folder. ``find`` : what is due at a time; called in the arbiter's thread.
-    at : when to look next.
+    find : called in the arbiter's thread with the time; returns what the separate one is to do. ``at`` : when to begin next.
     """
 
-    root: Path
-    find: Callable[[Seconds], Due]
-    at: Seconds
-    thread: threading.Thread = field(default_factory=threading.Thread)
-
-    def run(self, now: Seconds) -> None:
-        """Begin to sweep if it is time."""
-        if now < self.at or self.thread.is_alive():
-            return
-        self.at = now + EVERY_S
-        self.thread = threading.Thread(target=sweep, args=(self.root, self.find(now)), name="themis-sweep", daemon=True)
-        self.thread.start()
-
-
-@dataclass(slots=True)
-class _BundleSweeper:
-    """Deletes files that jobs were sent with, and copies of finished apps, if they were not used for long; in a thread."""
-
-    arbiter: Arbiter
+    find: Callable[[Seconds], Callable[[], object]]
     at: Seconds
     thread: threading.Thread = field(default_factory=threading.Thread)
 
@@ -101,25 +83,26 @@ class _BundleSweeper:
         if now < self.at or self.thread.is_alive():
             return
         self.at = now + EVERY_S
-        self.thread = threading.Thread(target=self._trim, name="themis-bundles", daemon=True)
+        self.thread = threading.Thread(target=self.find(now), name="themis-sweep", daemon=True)
         self.thread.start()
-
-    def _trim(self) -> None:
-        config = self.arbiter.config
-        self.arbiter.bundles.trim(config.bundles_keep_s)
-        if self.arbiter.copies is not None:
-            self.arbiter.copies.trim(config.copies_keep_s)
 
 
 def keep_swept(arbiter: Arbiter) -> Sweeper:
-    """Let an arbiter that was not started yet delete old logs and checkpoints, below ``run`` in its data directory."""
+    """Let an arbiter that was not started yet delete old logs and checkpoints, below ``run`` in its data directory, and files that
+    jobs were sent with and copies of finished apps that were not used for long; returns the first's sweeper.
+    """
+    root = arbiter.journal.path.parent / "run"
+
+    def trim() -> None:
+        arbiter.bundles.trim(arbiter.config.bundles_keep_s)
+        if arbiter.copies is not None:
+            arbiter.copies.trim(arbiter.config.copies_keep_s)
+
     sweeper = Sweeper(
-        arbiter.journal.path.parent / "run",
-        lambda now: due(arbiter.state, arbiter.journal, arbiter.config, now),
+        lambda now: partial(sweep, root, due(arbiter.state, arbiter.journal, arbiter.config, now)),
         arbiter.now() + EVERY_S,
     )
-    arbiter.housekeeping.chores.append(sweeper.run)
-    arbiter.housekeeping.chores.append(_BundleSweeper(arbiter, sweeper.at).run)
+    arbiter.housekeeping.chores += [sweeper.run, Sweeper(lambda now: trim, sweeper.at).run]
     return sweeper
 
 
