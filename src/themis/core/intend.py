@@ -252,6 +252,8 @@ def _overdue(s: State, answer: TimeShare, rows: Int, until: Seconds) -> tuple[In
     """Row of each job among the shares of single jobs, or -1, and the part of its work that it lacks
     (``Rounds.overdue``).
     """
+    if not s.rounds.any_overdue(s.now, until):
+        return np.full(len(rows), NONE), np.zeros(len(rows))
     alone = np.flatnonzero(answer.combos[:, 1] == NONE)
     of = dict(zip(answer.combos[alone, 0].tolist(), alone.tolist()))
     row = np.array([of.get(j, NONE) for j in rows.tolist()], dtype=np.int64)

@@ -139,12 +139,17 @@ class Rounds:
             top = max(limit, float(out.max()))
             out[rows, kinds] = top + self._lacking(rows, until, entitled, x, speeds)[0]
 
+    def any_overdue(self, now: Seconds, until: Seconds) -> bool:
+        """False if ``overdue`` is 0 for every combination."""
+        assert self.answer is not None
+        self._accrue(now)
+        return bool((self.entitled - self.received).max(initial=0.0) > self.answer.round_s - (until - now))
+
     def overdue(self, now: Seconds, until: Seconds, rows: Int, speeds: Speeds | None = None) -> Float:
         """[R], part of its work that each of these combinations lacks by ``until``; 0 where it is within a round of its share."""
         assert self.answer is not None
-        self._accrue(now)
         none = np.zeros(len(rows))
-        if (self.entitled - self.received).max(initial=0.0) <= self.answer.round_s - (until - now):
+        if not self.any_overdue(now, until):
             return none
         x = self.answer.x[rows]
         part, lacks, rate = self._lacking(rows, until, self.entitled, self.answer.x, speeds)

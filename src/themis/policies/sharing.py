@@ -48,8 +48,8 @@ class PairPolicy(SharePolicy):
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
         """Shares of every job, or of jobs and pairs, on every type."""
-        problem = problem_of(snapshot)
-        if not self.sharing or not problem.active.any():
+        problem = problem_of(snapshot) if self.sharing else None
+        if problem is None or not problem.active.any():
             return SharePolicy.__call__(self, snapshot, bench)
         found, objective, bound = self.paired(snapshot, problem)
         sign = -1.0 if self.smaller_is_better else 1.0
