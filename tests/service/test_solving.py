@@ -179,7 +179,7 @@ def test_submissions_and_reports_are_answered_while_the_policy_thinks(tmp_path: 
 
 
 def test_an_answer_for_an_app_that_is_gone_harms_nobody(tmp_path: Path) -> None:
-    with world(tmp_path, 1, policy="fifo") as w:
+    with world(tmp_path, 1, policy="gandiva") as w:
         hand = by_hand(w)
         first = enter(w, "first")
         enter(w, "second")
@@ -201,7 +201,7 @@ def test_where_no_answer_will_come_the_fallback_decides_and_the_service_says_why
 
 
 def test_replies_to_questions_of_before_are_passed_over(tmp_path: Path) -> None:
-    with world(tmp_path, 1, policy="fifo") as w:
+    with world(tmp_path, 1, policy="gandiva") as w:
         hand = by_hand(w)
         enter(w, "first")
         decision = w.arbiter.engine.decision
@@ -215,11 +215,11 @@ def test_replies_to_questions_of_before_are_passed_over(tmp_path: Path) -> None:
 
 def test_a_decision_that_a_crash_interrupted_is_taken_up_again(tmp_path: Path) -> None:
     clock = [1000.0]
-    with world(tmp_path, 1, clock=clock, policy="fifo") as w:
+    with world(tmp_path, 1, clock=clock, policy="gandiva") as w:
         by_hand(w)
         enter(w, "first")
         assert w.held() == {}
-    with world(tmp_path, 1, clock=clock, policy="fifo") as w:
+    with world(tmp_path, 1, clock=clock, policy="gandiva") as w:
         w.turn(0.1)
         assert w.held() == {0: (0,)}
         kinds = [type(r) for _, r in w.arbiter.journal.records() if isinstance(r, Allocated | Grant)]
