@@ -9,11 +9,12 @@ from themis.core import reference
 from themis.core.checkpoint import load, save
 from themis.core.scheduler import Scheduler
 from themis.core.take_snapshot import take
+from themis.fairness import fluid
 from themis.model.events import AppCancelled, AppSubmitted, MachineJoined
 from themis.model.settings import Settings
 from themis.model.workload import App, User, Workload
 from themis.policies.api import make_policy
-from themis.policies.fair_finish import FairFinish, long_path
+from themis.policies.fair_finish import FairFinish, long_path, with_leeway
 from themis.sim.runner import Simulation
 from themis.testing.builders import BOOK, app, job, machines
 
@@ -84,7 +85,10 @@ def test_an_app_that_can_wait_lets_shorter_ones_go_first() -> None:
 
 
 def test_a_narrow_app_without_time_of_its_own_goes_before_wide_ones_with_more_work() -> None:
-    """On 8 GPUs the narrow app has its one GPU in the reference from the start; by due alone it waits for both wide ones."""
+    """On 8 GPUs the narrow app has its one GPU in the reference from the start; by due alone it waits for both wide ones.
+
+    It uses an eighth of them: it may be late by seven eighths of the leeway, and by two leases.
+    """
     narrow = app("narrow", [job(4000.0, 1)])
     core = Simulation(
         workload=Workload(name="made", apps=(narrow, *(app(name, [job(5000.0, (1, 8))]) for name in "ab"))),
@@ -96,7 +100,22 @@ def test_a_narrow_app_without_time_of_its_own_goes_before_wide_ones_with_more_wo
     ).run()
     due = reference.finishes(core.state, np.arange(3))
     assert due == pytest.approx([4000.0, 10000.0 / 7.0, 10000.0 / 7.0])
-    assert (core.state.apps.ended[:3] <= due + 2.0 * NO_COSTS.lease_s).all()
+    leeway = fluid.LEEWAY * np.array([7.0 / 8.0, 0.0, 0.0]) * due
+    assert (core.state.apps.ended[:3] <= due + leeway + 2.0 * NO_COSTS.lease_s).all()
+
+
+def test_an_app_that_can_use_fewer_gpus_has_more_leeway_and_one_that_can_use_all_has_none() -> None:
+    core = Scheduler(BOOK, NO_COSTS, FairFinish().pace, FairFinish.needs)
+    for machine in machines(4, 4).machines:
+        core.step(MachineJoined(machine=machine), 0.0)
+    gangs = (1, 3, (1, 8))
+    for name, gpus in zip("abc", gangs):
+        core.step(AppSubmitted(app=app(name, [job(4000.0, gpus)]), weight=1.0), 0.0)
+    seen = take(core.state, needs=FairFinish.needs)
+    finish = reference.finishes(core.state, np.arange(3))
+    assert with_leeway(seen) == pytest.approx(finish * (1.0 + 0.05 * np.array([7.0 / 8.0, 5.0 / 8.0, 0.0])))
+    never = seen.having(reference=np.full(3, np.inf))
+    assert (with_leeway(never) == np.inf).all(), "no GPU that it runs on is in service"
 
 
 def test_a_long_job_goes_before_others_and_a_bag_with_as_long_a_path_does_not() -> None:

@@ -22,7 +22,8 @@ Scaling: TypeAlias = tuple[tuple[float, float], ...]
 TINY = 1e-9
 """Work below this part of a phase counts as done."""
 LEEWAY = 0.05
-"""Part by which the horizon is later than work over capacity, and than the longest critical path: starts and packing cost time."""
+"""Part by which the horizon is later than work over capacity, and than the longest critical path, and a narrow app's due than its
+finish in the reference: starts and packing cost time."""
 
 
 def fill(weight: Float, cap: Float, capacity: float) -> Float:

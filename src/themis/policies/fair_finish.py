@@ -1,7 +1,7 @@
 """Fair finish: nobody finishes later than on their own share of the cluster, and the time to spare finishes others sooner.
 
 Each app has a due: when it finishes in the reference, a virtual cluster of weighted equal shares (``core.reference``), with up to
-a twentieth of that time more where it can use few GPUs (decision 152). Apps that
+a twentieth of that time more where it can use few GPUs (decision 153). Apps that
 cannot wait a lease longer and keep their due, or have lost it, are served in the order of their dues: a server in the
 order in which a fair reference finishes completes no app later than it does (Friedman and Henderson, SIGMETRICS 2003).
 An app that can use few GPUs and has no time of its own left goes before all that have more work, whatever their dues:
@@ -95,12 +95,12 @@ def with_leeway(s: Snapshot) -> Float:
 
     In the reference an app starts at once, at no cost, on the best place. One that can use part ``c`` of the GPUs, as a mean
     over all its work, cannot make up for ``1 - c`` of the time that these take here, so it has ``1 - c`` of the leeway: else
-    it has no time of its own from its arrival on, and goes first all its life. Decision 152.
+    it has no time of its own from its arrival on, and goes first all its life. Decision 153.
     """
     finish, whole = cast(Float, s.need("reference")), cast(Float, s.need("need_whole"))
     width = np.divide(s.app_budget, whole, out=np.zeros_like(whole), where=whole > 0)
     narrow = 1.0 - np.clip(width / max(float(s.machine_gpus.sum()), 1e-9), 0.0, 1.0)
-    lasts = np.maximum(finish - s.now + s.app_elapsed, 0.0)
+    lasts = np.where(np.isfinite(finish), np.maximum(finish - s.now + s.app_elapsed, 0.0), 0.0)
     out: Float = finish + fluid.LEEWAY * narrow * lasts
     return out
 
