@@ -184,7 +184,7 @@ def test_where_the_policy_cannot_decide_another_does_and_the_reason_is_kept(tmp_
         def __call__(self, *_: object) -> object:
             raise NotSolved("no proof within the gap.")
 
-    with world(tmp_path) as w:
+    with world(tmp_path, policy="gandiva") as w:
         w.arbiter.engine.policy = Fails()  # type: ignore[assignment]
         enter(w)
         assert w.held() == {0: (0,)}
