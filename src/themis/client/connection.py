@@ -198,7 +198,8 @@ class Connection:
         try:
             sentence = str(json.loads(reply.content)["error"])
         except (ValueError, TypeError, KeyError):
-            return self._foreign()
+            # A proxy without its service, or a service that ends, has no sentence of the API.
+            return self._away() if reply.status_code >= 500 else self._foreign()
         return self._refused(reply.status_code, sentence, reply.headers.get("retry-after", ""))
 
     def _refused(self, status: int, sentence: str, wait: str = "") -> ThemisError:
