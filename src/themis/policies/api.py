@@ -89,7 +89,7 @@ class Cadence:
 ON_FREE_GPUS = Cadence()
 RENEWING = Cadence(renews=Renews.ALWAYS)
 """``ON_FREE_GPUS`` of a policy that renews every lease that ends while no job could use more GPUs."""
-PACKING = Cadence(renews=Renews.ALWAYS, packs=True, lone=True)
+PACKING = Cadence(renews=Renews.ALWAYS, packs=True)
 """The same of one that also gives every job its gang while all fit."""
 
 
