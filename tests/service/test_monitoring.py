@@ -58,10 +58,10 @@ def failed(job: int) -> AttemptEnded:
 
 
 def some_life(w: World, server: HttpServer) -> None:
-    """An app that failed, one that runs, one that waits, one on hold."""
+    """An app that failed, one that runs, one that waits, one on hold, about whose number of GPUs the policy is asked."""
     call = Caller(server.port)
-    for name, gpus in (("failing", 1), ("running", 2), ("waiting", 4), ("held", 1)):
-        call("POST", "/v1/apps", app(name, gpus=(gpus, gpus)))
+    for name, *gpus in (("failing", 1, 1), ("running", 2, 2), ("waiting", 4, 4), ("held", 1, 2)):
+        call("POST", "/v1/apps", app(name, gpus=tuple(gpus)))
     call("POST", "/v1/apps/held/hold")
     w.executor.heard(failed(0))
     wait_until(lambda: call("GET", "/v1/apps/failing")[1]["app"]["state"] == "failed", "the app failed")

@@ -181,7 +181,8 @@ class Decider:
         if offer is None or not still:
             return Answered(answer, FreeGpus(state=s, by=by), stale)
         if isinstance(answer, Renewal) and not offer.stands:
-            offer.stands = answer.new is None and stands(s, offer)
+            # Quotas that were lowered cut what is renewed.
+            offer.stands = answer.new is None and not s.quotas and stands(s, offer)
         return Answered(answer, offer, stale)
 
     def _ran_out(self, since: Seconds) -> bool:
