@@ -14,7 +14,7 @@ from themis.model.events import AppCancelled, AppSubmitted, MachineJoined
 from themis.model.settings import Settings
 from themis.model.workload import App, User, Workload
 from themis.policies.api import make_policy
-from themis.policies.fair_finish import FairFinish, long_path, with_leeway
+from themis.policies.fair_finish import FairFinish, long_path, own_share, with_leeway
 from themis.sim.runner import Simulation
 from themis.testing.builders import BOOK, app, job, machines
 
@@ -116,6 +116,19 @@ def test_an_app_that_can_use_fewer_gpus_has_more_leeway_and_one_that_can_use_all
     assert with_leeway(seen) == pytest.approx(finish * (1.0 + 0.05 * np.array([7.0 / 8.0, 5.0 / 8.0, 0.0])))
     never = seen.having(reference=np.full(3, np.inf))
     assert (with_leeway(never) == np.inf).all(), "no GPU that it runs on is in service"
+
+
+def test_a_sweep_that_would_use_many_gpus_now_is_not_served_first_as_narrow() -> None:
+    """Of a sweep's work most is one long job: it uses 2.2 GPUs in the mean, but 13 of the 16 now, and its share is 7.5."""
+    core = Scheduler(BOOK, NO_COSTS, FairFinish().pace, FairFinish.needs)
+    for machine in machines(16).machines:
+        core.step(MachineJoined(machine=machine), 0.0)
+    jobs = [job(10000.0, 1, name="long"), *(job(1000.0, 1, name=f"short-{n}") for n in range(12))]
+    for name, of in {"a": jobs, "b": jobs, "job": jobs[:1]}.items():
+        core.step(AppSubmitted(app=app(name, of), weight=1.0), 0.0)
+    seen = take(core.state, needs=FairFinish.needs)
+    late, alone = np.zeros(3), np.full(3, 10000.0)
+    assert own_share(seen, np.array([2.2, 2.2, 1.0]), late, alone).tolist() == [False, False, True]
 
 
 def test_a_long_job_goes_before_others_and_a_bag_with_as_long_a_path_does_not() -> None:

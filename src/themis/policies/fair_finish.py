@@ -193,16 +193,17 @@ def cannot_wait(s: Snapshot, left: Float, due: Float, alone: Float) -> Bool:
 
 
 def own_share(s: Snapshot, width: Float, due: Float, alone: Float) -> Bool:
-    """[A], apps without time of their own that use no more than their share of the GPUs now.
+    """[A], apps without time of their own whose jobs can use no more than the app's share of the GPUs now.
 
-    The reference holds these GPUs for such an app all the time, so serving it first moves no due.
+    The reference holds these GPUs for such an app all the time, so serving it first moves no due. What counts is what its jobs
+    can use now: a sweep whose many jobs leave one long one behind is narrow in the mean of its work, and holds many GPUs first.
 
     Parameters
     ----------
-    width : [A], GPUs that each app can use. ``due``, ``alone`` : as of ``cannot_wait``.
+    width : [A], GPUs that each app can use, as a mean over its work left. ``due``, ``alone`` : as of ``cannot_wait``.
     """
-    gpus = float(s.machine_gpus.sum())
-    filled: Bool = fluid.fill(s.app_weight, width, gpus) >= width * (1.0 - fluid.TINY)
+    uses = np.maximum(width, np.bincount(s.job_app, weights=s.job_gpus_max, minlength=s.apps))
+    filled: Bool = fluid.fill(s.app_weight, uses, float(s.machine_gpus.sum())) >= uses * (1.0 - fluid.TINY)
     return filled & _no_time(s, width, due, alone)
 
 
