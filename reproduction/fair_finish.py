@@ -30,6 +30,7 @@ import shockwave_runs
 from grid import CODE, marker, table
 from themis.core.state import State
 from themis.model.cluster import Cluster
+from themis.model.dynamic import Mode
 from themis.model.events import AppFinished
 from themis.model.settings import Settings
 from themis.model.speed import Curve, ProfileBook
@@ -109,6 +110,17 @@ def shockwave(seed: int) -> World:
 def generated(seed: int, jobs: int = 220, gpus: int = 64, scale: float = 0.2, dynamic: float = 0.97) -> World:
     """Shockwave's generator; by default at the recorded trace's length, nearly all jobs dynamic."""
     return _shockwave(shockwave_runs.generated(jobs, gpus, seed=seed, scale=scale, dynamic=dynamic))
+
+
+def scheduled(seed: int) -> World:
+    """The generator's jobs, which say from the start when they will change their batch sizes."""
+    world = generated(seed)
+    apps = [replace(app, jobs=tuple(map(_says_when, app.jobs))) for app in world.workload.apps]
+    return replace(world, workload=replace(world.workload, apps=tuple(apps)))
+
+
+def _says_when(job: Job) -> Job:
+    return replace(job, dynamic=job.dynamic and replace(job.dynamic, mode=Mode.DECLARED))
 
 
 def _shockwave(world: shockwave_runs.World) -> World:
@@ -410,6 +422,7 @@ GROUNDS: Mapping[str, tuple[Callable[[int], World], tuple[str, ...], int]] = {
     "generated-256": (partial(generated, jobs=900, gpus=256), PLANS, 2),
     "generated-half": (partial(generated, dynamic=0.5), PLANS, 3),
     "generated-none": (partial(generated, dynamic=0.0), PLANS, 3),
+    "scheduled": (scheduled, ("srsf", "shockwave"), 10),
     "pollux": (pollux, BASELINES, 5),
     "demo": (demo, BASELINES, 25),
     "narrow": (narrow, ("srsf",), 20),
