@@ -26,11 +26,16 @@ def left_of(root: Path) -> list[int]:
     return [pid for pid, text in _texts() if inside in text or itself in text]
 
 
-def end_all(root: Path) -> None:
-    """SIGKILL to all of them; the cgroups of their tasks, which keepers that are killed cannot drop, go too."""
+def kill_all(root: Path) -> None:
+    """SIGKILL to all of them that have not ended by themselves."""
     for pid in left_of(root):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+def end_all(root: Path) -> None:
+    """SIGKILL to all of them; the cgroups of their tasks, which keepers that are killed cannot drop, go too."""
+    kill_all(root)
     for path in root.rglob("task.json"):
         with contextlib.suppress(OSError, ValueError, KeyError):
             cell = as_cell(json.loads(path.read_text()))

@@ -51,7 +51,7 @@ FILES = {
     "sacct.txt": "JobID|User|Submit|Elapsed|Start|End|State|AllocTRES|NNodes\n"
     "1|ada|2026-01-01T00:00:00|00:59:00|2026-01-01T00:01:00|2026-01-01T01:00:00|COMPLETED|gres/gpu=2|1\n",
 }
-MOST_S = 240
+MOST_S = 600
 
 
 def documents() -> list[Path]:
@@ -130,7 +130,7 @@ class Shell:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(3000)
 @pytest.mark.unfoldable  # a plan that a page names is a file of this folder
 def test_every_command_of_the_pages_runs(tmp_path: Path) -> None:
     """Page by page, in their order, next to one service; a page's own service runs beside it for a moment."""

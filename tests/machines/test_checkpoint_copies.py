@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from live import LONG, Live, grant, live, revoke, shell
 
-from processes import left_of, wait_until
+from processes import kill_all, left_of, wait_until
 from themis.machines.agent import checkpoint_copies, prepare
 from themis.machines.agent.checkpoint_copies import CHECKPOINTS, NEW, Failed, Place, name_of, pack, restore
 from themis.machines.engines.copies import Copies
@@ -92,8 +92,7 @@ def test_while_it_runs_copies_are_made_and_one_serves_when_the_machine_is_lost(
         wait_until(lambda: len(os.listdir(url)) <= 3, "those before the newest whole one are removed")
         world.executor.respawn = False
         world.executor.agents[0].kill()
-        for pid in left_of(root / "nodes" / "m0"):
-            os.kill(pid, 9)
+        kill_all(root / "nodes" / "m0")
         wait_until(lambda: not world.executor.gangs.nodes[0].connected, "it is gone")
         world.executor.submit(revoke(1))
         world.executor.gangs.gangs.clear()  # as when its lease is over, and its GPUs count as free

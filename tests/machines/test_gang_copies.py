@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +16,7 @@ import pytest
 from live import LONG, Live, grant, live, revoke, shell
 
 from archives import upload
-from processes import left_of, wait_until
+from processes import kill_all, left_of, wait_until
 from themis.errors import InputError
 from themis.machines.agent.messages import THROUGH_SERVICE, Upload, Uploaded
 from themis.machines.bundles import store
@@ -365,9 +363,7 @@ def test_a_gang_that_loses_a_machine_goes_on_with_the_last_copy_of_all_of_them(
         wait_until(lambda: len(kept.newest(0)) == 2, "a copy of both machines was made while it ran")
         world.executor.respawn = False
         world.executor.agents[1].kill()
-        for pid in left_of(tmp_path / "run" / "nodes" / "m1"):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill_all(tmp_path / "run" / "nodes" / "m1")
         wait_until(lambda: not world.executor.gangs.nodes[1].connected, "it is gone")
         world.executor.submit(revoke(1))
         wait_until(lambda: not kept.awaited(0, 2) or kept.awaited(0, 2) == ["m1"], "the other machine sent its last")

@@ -8,7 +8,7 @@ import signal
 import sqlite3
 import tarfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import pytest
 from live import LONG, Live, grant, live, revoke, shell
 
 from archives import upload
-from processes import left_of, wait_until
+from processes import kill_all, left_of, wait_until
 from themis.errors import InputError
 from themis.machines.agent import checkpoint_copies as node_copies
 from themis.machines.agent import prepare
@@ -189,9 +189,7 @@ def test_a_machine_that_never_returns_is_not_awaited_for_long(
         wait_until(lambda: kept.newest(0), "a copy was made")
         world.executor.respawn = False
         world.executor.agents[0].kill()
-        for pid in left_of(root / "nodes" / "m0"):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill_all(root / "nodes" / "m0")
         wait_until(lambda: not world.executor.gangs.nodes[0].connected, "it is gone")
         world.executor.submit(revoke(1))
         world.executor.gangs.gangs.clear()  # as when its lease is over, and its GPUs count as free
