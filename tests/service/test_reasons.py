@@ -132,7 +132,7 @@ def test_why_and_dump_of_a_running_service(tmp_path: Path, capsys: pytest.Captur
 def test_why_tells_of_a_planned_job_when_it_starts_and_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A waiting job of a policy that plans: its start by plan, and the interval of it by simulations."""
     home = tmp_path / "home"
-    config = Config(gpus=1, port=0, policy="shockwave:round_s=60", allow_root=os.geteuid() == 0)
+    config = Config(gpus=1, port=0, policy="shockwave:round_s=20", allow_root=os.geteuid() == 0)
     with running(home, config), Client(home) as client:
         first = client.run(["sleep", "600"], hours=0.1, name="first").app
         second = client.run(["sleep", "600"], hours=0.2, name="second").app
