@@ -215,7 +215,7 @@ def fails_once(real: Any) -> Any:
 def test_a_wrong_answer_of_the_policy_is_replaced_by_the_fallback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with world(tmp_path, 2, faulty=True) as w:
+    with world(tmp_path, 2, faulty=True, policy="gandiva") as w:  # it is asked where one job waits
         monkeypatch.setattr(Scheduler, "allocated", fails_once(Scheduler.allocated))
         enter(w, "a")
         w.turn(1.0)
