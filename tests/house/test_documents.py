@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import collections
+import csv
 import re
 import shlex
 import shutil
+import statistics
 from pathlib import Path
 
 import pytest
@@ -26,12 +29,23 @@ def test_the_readme_shows_commands() -> None:
 def test_every_themis_command_of_the_readme_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """In order, in one folder: later commands read what earlier ones wrote."""
+    """In order, in one folder: later commands read what earlier ones wrote.
+
+    The figures beside the picture of the demo's report (``make picture`` draws it) are those of the run.
+    """
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.chdir(tmp_path)
     for command in README_COMMANDS:
         if command.startswith("themis "):
             assert _exit_code(command) == 0, f"{command}\n{capfd.readouterr()}"
+    (caption,) = re.findall(r"!\[(.*?)\]\(docs/img/demo\.png\)", README)
+    worst = collections.defaultdict[str, list[float]](list)
+    with open("out/demo/results.csv", encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            worst[row["policy"]].append(float(row["rho_reference_max"]))
+    quoted = re.findall(r"([0-9.]+)[a-z ]* under (\w+)", caption)
+    assert quoted == [(f"{statistics.mean(worst[policy]):.2f}", policy) for _, policy in quoted]
+    assert len(quoted) == 2
 
 
 def _exit_code(command: str) -> object:
