@@ -83,17 +83,22 @@ class World:
 
 def continuous(seed: int) -> World:
     """Gavel's continuous trace: single-GPU jobs on three types; jobs 300 to 599 count."""
-    world = _gavel("cont1000_single_lam2100")
+    world = _gavel("sim_cases/cont1000_single_lam2100.trace", seed)
     return replace(world, judged=frozenset(app.name for app in world.workload.apps[300:600]))
 
 
 def static(seed: int) -> World:
     """Gavel's static trace: 120 jobs with gangs on three types, all there from the start."""
-    return _gavel("static120_multi")
+    return _gavel("sim_cases/static120_multi.trace", seed)
 
 
-def _gavel(trace: str) -> World:
-    cell = gavel_runs.Cell(policy="", workload=f"sim_cases/{trace}.trace", table="simulation_throughputs")
+def batches(seed: int) -> World:
+    """Gavel's generator of a batch: 100 jobs, gangs among them, all there from the start."""
+    return _gavel("gavel_multi:static=true,jobs=100", seed)
+
+
+def _gavel(workload: str, seed: int) -> World:
+    cell = gavel_runs.Cell(policy="", workload=workload, seed=seed, table="simulation_throughputs")
     return World(
         workload=gavel_runs.workload_of(cell),
         cluster=load_cluster(gavel_runs.THIRD),
@@ -414,6 +419,7 @@ def _misjudged(world: World, factor: Callable[[App], float]) -> World:
 GROUNDS: Mapping[str, tuple[Callable[[int], World], tuple[str, ...], int]] = {
     "continuous": (continuous, ("srsf", "max_min_fairness", "allox"), 1),
     "static": (static, ("srsf", "max_min_fairness", "makespan"), 1),
+    "batches": (batches, ("max_min_fairness", "makespan", "allox"), 5),
     "shockwave": (shockwave, PLANS, 1),
     "generated": (generated, PLANS, 5),
     "generated-0.5": (partial(generated, scale=0.5), PLANS, 3),
