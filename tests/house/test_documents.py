@@ -31,7 +31,7 @@ def test_every_themis_command_of_the_readme_runs(
 ) -> None:
     """In order, in one folder: later commands read what earlier ones wrote.
 
-    The figures beside the picture of the demo's report (``make picture`` draws it) are those of the run.
+    The figures in the caption of the README's picture, which ``make picture`` draws, are those of this run.
     """
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.chdir(tmp_path)
