@@ -61,7 +61,7 @@ def simulation(policy: str, seed: int, settings: Settings = NO_OVERHEAD) -> Simu
 
 
 @pytest.mark.parametrize("longest", [5.0, 90.0, 2000.0])
-@pytest.mark.parametrize("policy", ["themis", "drf", "max_min_fairness", "tiresias", "gandiva"])
+@pytest.mark.parametrize("policy", ["themis", "drf", "max_min_fairness", "tiresias", "gandiva", "shockwave:round_s=60"])
 def test_no_job_is_lost_and_the_log_replays_however_late_answers_are(policy: str, longest: float) -> None:
     stale = 0
     for seed in range(2):
@@ -103,3 +103,17 @@ def test_an_app_that_ended_before_the_answer_came_gets_nothing() -> None:
     solved = make_policy("drf")(solve.snapshot, Workbench())
     found = core.step(Allocated(version=solve.version, solved=solved), 1.0)
     assert [c.app for c in found if isinstance(c, Grant)] == [0]
+
+
+def test_an_app_that_comes_while_a_plan_is_made_is_in_the_next_plan_at_once() -> None:
+    policy = make_policy("shockwave", {"round_s": 20.0})
+    core = Scheduler(BOOK, NO_OVERHEAD, policy.pace, policy.needs)
+    core.step(MachineJoined(machine=machines(1).machines[0]), 0.0)
+    core.step(AppSubmitted(app=app("a", [job(1000.0)])), 0.0)
+    (solve,) = (c for c in core.step(Wake(), 0.0) if isinstance(c, Solve))
+    core.step(AppSubmitted(app=app("b", [job(1000.0)])), 0.5)
+    solved = policy(solve.snapshot, Workbench())
+    found = core.step(Allocated(version=solve.version, solved=solved), 1.0)
+    assert [c.app for c in found if isinstance(c, Grant)] == [0]
+    (solve,) = (c for at in (1.0, 20.0) for c in core.step(Wake(), at) if isinstance(c, Solve))
+    assert sorted(solve.snapshot.job_id.tolist()) == [0, 1]

@@ -32,7 +32,8 @@ def take(state: State, event: SettingsChanged) -> Policy | None:
     if policy is not None:
         reference.advance(state)
         state.policy = event.policy, dict(event.params)
-        state.plan, state.rounds = None, Rounds()
+        state.rounds = Rounds()
+        state.drop_plan()
         state.forecaster = forecaster_of(policy)
         reference.keep(state, "reference" in policy.needs)
     return policy

@@ -151,6 +151,7 @@ class Decider:
 
     def _ask(self, offer: FreeGpus) -> None:
         s, self.offer = self.state, offer
+        s.plan_dropped = False
         forced = uncontested(s, self.pace, offer)
         if forced is None:
             self._solve(self._snapshot(offer))

@@ -58,7 +58,9 @@ def adopt(state: State, answer: Answer, asked: int) -> None:
         case TimeShare():
             state.rounds.adopt(answer, state.now, asked)
         case RoundPlan():
-            state.plan, state.plan_start = answer, state.round_end(answer.round_s) - answer.round_s
+            # What ends a plan also ends the one that was being made: it runs for this round alone.
+            state.plan = None if state.plan_dropped else answer
+            state.plan_start = state.round_end(answer.round_s) - answer.round_s
 
 
 class InForce(NamedTuple):

@@ -158,7 +158,7 @@ class Scheduler(Decider):
                 self._reached(event)
             case AppSubmitted():
                 app_lifecycle.add_app(s, event.app, event.weight, unknown=event.unknown)
-                s.plan = None
+                s.drop_plan()
             case AppCancelled():
                 self._cancel(event.app)
             case AppHeld():
@@ -181,7 +181,7 @@ class Scheduler(Decider):
             case FairnessSet():
                 reference.advance(s)
                 fairness_unit.set_unit(s, event)
-                s.plan = None
+                s.drop_plan()
             case MachineJoined():
                 reference.advance(s)
                 s.add_machine(event.machine)
@@ -203,11 +203,11 @@ class Scheduler(Decider):
                 reference.advance(s)
                 s.set_profiles([unpack(profile) for profile in event.profiles])
                 s.apps.stale[: s.apps.size] = 1
-                s.plan = None
+                s.drop_plan()
             case UserWeightsSet():
                 reference.advance(s)
                 fairness_unit.set_weights(s, event)
-                s.plan = None
+                s.drop_plan()
         self._changed()
 
     def use(self, policy: Policy) -> None:
@@ -259,7 +259,7 @@ class Scheduler(Decider):
         s = self.state
         changed = s.runs(event.job, event.attempt) and regimes.batch_changed(s, event.job, event.steps, event.batch)
         if changed and self.pace.replan_on_regime:
-            s.plan = None
+            s.drop_plan()
 
     def _progress(self, event: JobProgress) -> None:
         """In plans that react to speed changes immediately, a new regime ends the plan in force."""
@@ -270,7 +270,7 @@ class Scheduler(Decider):
         before = int(s.jobs.regime[j])
         regimes.report(s, j, event.steps)
         if self.pace.replan_on_regime and s.jobs.regime[j] != before:
-            s.plan = None
+            s.drop_plan()
 
     def _loss(self, event: LossReported) -> None:
         """A check of curve stopping: only if jobs are given up is anything to be settled."""
@@ -294,7 +294,7 @@ class Scheduler(Decider):
     def _after(self, a: int, freed: list[Freed], poor: list[Verdict]) -> None:
         """After jobs ended, paused or failed: the tuner continues; when all jobs have ended, the app ends too."""
         s = self.state
-        s.plan = None
+        s.drop_plan()
         jobs = s.app_jobs(a)
         for verdict in poor:
             freed += self._give_up(int(jobs[verdict.row]), verdict)
@@ -393,7 +393,7 @@ class Scheduler(Decider):
             if s.jobs.status[j] != Status.ENDED:
                 self._move(j, "cancelled", END)
                 self._end(j, "cancelled")
-        s.plan = None
+        s.drop_plan()
         self._finish(a, "cancelled")
 
     def _given_up(self, j: int, cause: str) -> None:
@@ -424,7 +424,7 @@ class Scheduler(Decider):
         s.quotas.pop(event.name, None)
         if event.gpus is not None:
             s.quotas[event.name] = (event.users, event.gpus)
-        s.plan = None
+        s.drop_plan()
 
     def _resume(self, a: int) -> None:
         s = self.state
@@ -432,7 +432,7 @@ class Scheduler(Decider):
             return
         app_lifecycle.take_back(s, a)
         self._move_all(a, (Status.HELD,), JobChange.RESUME)
-        s.plan = None
+        s.drop_plan()
 
     def _hold(self, a: int) -> None:
         s = self.state
@@ -440,7 +440,7 @@ class Scheduler(Decider):
             return
         self._move_all(a, (Status.WAITING, Status.RUNNING), JobChange.HOLD, "held")
         s.apps.stale[a] = 1
-        s.plan = None
+        s.drop_plan()
         app_lifecycle.set_aside(s, a)
 
     def _quarantine(self, event: Quarantined) -> None:
@@ -458,7 +458,7 @@ class Scheduler(Decider):
             reference.advance(s)
             if s.machine_up[event.machine]:
                 s.set_machine_up(event.machine, False)
-            s.plan = None
+            s.drop_plan()
 
     def _ordered(self, event: JobsOrdered) -> None:
         """The app's own order of its jobs, from now on; the decision under way is carried out by it too."""
@@ -476,7 +476,7 @@ class Scheduler(Decider):
         for j, attempt in event.attempts:
             if j < s.jobs.size:
                 s.jobs.attempt[j] = max(int(s.jobs.attempt[j]), attempt)
-        s.plan = None
+        s.drop_plan()
 
     def _machine_failed(self, event: MachineFailed) -> None:
         s = self.state
@@ -486,11 +486,11 @@ class Scheduler(Decider):
         s.set_machine_up(event.machine, False)
         if event.drained:
             s.away.add(event.machine)
-        s.plan = None
+        s.drop_plan()
 
     def _machine_draining(self, event: MachineDraining) -> None:
         s = self.state
-        s.plan = None
+        s.drop_plan()
         s.drain(event.machine, event.until)
         if event.until is None:
             return
@@ -504,7 +504,7 @@ class Scheduler(Decider):
 
     def _gpus_withheld(self, event: GpusWithheld) -> None:
         s = self.state
-        s.plan = None
+        s.drop_plan()
         s.withhold(event.machine, event.gpus, event.pids, event.reason)
         for j in s.running_on(event.machine):
             if j in self.leases.held_back and not set(event.gpus).isdisjoint(s.job_gpus[j]):
@@ -529,4 +529,4 @@ class Scheduler(Decider):
             if not gone.isdisjoint(s.job_gpus[j]):
                 self.leases.revoke(j, "moved", RELEASE)
         s.resize_machine(n, event.gpus)
-        s.plan = None
+        s.drop_plan()

@@ -151,6 +151,8 @@ class State(Machines):
     rounds: Rounds = derived(Rounds)
     plan: RoundPlan | None = kept(lambda: None)
     plan_start: Seconds = kept(_nothing)
+    plan_dropped: bool = kept(bool)
+    """True if something ended plans since the policy was last asked."""
 
     # speeds
     speeds: Speeds = field(init=False, metadata={"saved": False})
@@ -508,6 +510,10 @@ class State(Machines):
         ends = self.jobs.one.until
         for j in jobs:
             ends[j] = until
+
+    def drop_plan(self) -> None:
+        """End the plan in force, and the one that is being made if there is one."""
+        self.plan, self.plan_dropped = None, True
 
     def round_end(self, round_s: Seconds) -> Seconds:
         """End of the round of this instant: see ``units.round_end``."""
