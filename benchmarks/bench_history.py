@@ -2,7 +2,7 @@
 
     python benchmarks/bench_history.py [--jobs 10000,100000] [--policy drf] [--quick]
 
-Apps of one job of 1, 2, 4 or 8 GPUs come to 32 x 8 GPUs at nine tenths of what these can do, whatever the number of jobs, so that
+Apps of one job of 1, 2, 4 or 8 GPUs come to 32 x 8 GPUs at four fifths of what these can do, whatever the number of jobs, so that
 as many are there at a time. The log is written to disk and the metrics are folded. Simulated; CPU seconds and peak memory of a
 process of its own for each row. Linear: the seconds of a thousand jobs stay what they are.
 """
@@ -27,9 +27,9 @@ from themis.sim.runner import Record, Simulation
 from themis.traces.profiles.models import DEFAULT_BOOK
 from themis.traces.profiles.presets import load_cluster
 
-CLUSTER, GPUS, LOAD = "32x8", 256, 0.9
+CLUSTER, GPUS, LOAD = "32x8", 256, 0.8
 GANGS, PART = (1, 2, 4, 8), (0.7, 0.1, 0.15, 0.05)
-MEDIAN_S, SPREAD = 1800.0, 1.4
+MEDIAN_S, SPREAD = 1800.0, 1.0
 MODEL = "ideal"
 """A step a second on each GPU."""
 

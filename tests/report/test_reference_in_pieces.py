@@ -121,6 +121,27 @@ def test_work_that_was_believed_rightly_runs_once(monkeypatch: pytest.MonkeyPatc
     assert count[0] <= len(reference.steps)
 
 
+def test_a_history_that_is_over_needs_one_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mark holds all apps that are not over, so one for every few records would be quadratic in memory."""
+    from themis.report import reference_finish as module
+
+    reference, kept, mark = Reference(), list[int](), module._Run._mark
+
+    def marked(self: module._Run) -> object:
+        kept.append(len(self.marks))
+        return mark(self)
+
+    monkeypatch.setattr(module._Run, "_mark", marked)
+    reference.service(0.0, 4)
+    for a in range(4 * BETWEEN_MARKS):
+        event = AppSubmitted(app=app(f"a{a}", [job(30.0, (1, 4))]), weight=1.0, alone=(30.0, 7.5))
+        reference.submit(10.0 * a, event)
+        reference.finish(10.0 * a + 9.0, _finished(np.random.default_rng(0), a))
+    reference.lasted()
+    assert len(kept) >= 4
+    assert max(kept) == 0
+
+
 def _fields(end: AppFinished) -> dict[str, object]:
     return {name: getattr(end, name) for name in AppFinished.__dataclass_fields__}
 

@@ -213,6 +213,8 @@ class _Run:
         open_from = next((entry.step for entry in given.apps if not entry.over), len(given.steps))
         while self.step < len(given.steps):
             if not self.marks or self.step - self.marks[-1].step >= BETWEEN_MARKS:
+                if self.step <= open_from:
+                    self.marks.clear()
                 self.marks.append(self._mark())
             time = given.steps[self.step][0]
             if self.now < time:
