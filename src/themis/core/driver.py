@@ -88,6 +88,10 @@ class Driver(ABC):
         """The pending decision is abandoned."""
         return
 
+    def forced(self) -> None:
+        """A decision left nothing to decide, so the policy is not asked."""
+        return
+
     def annotate(self, error: ThemisError, doing: str, now: Seconds) -> None:
         """Add to an error when and where it happened."""
         return
@@ -173,6 +177,7 @@ class Driver(ABC):
             self.feed(BidsCollected(version=self.decision.version, bids=bids), now)
 
     def _forced(self, question: Forced, now: Seconds) -> None:
+        self.forced()
         self.feed(Allocated(version=question.version, solved=question.solved), now)
 
     def _collect(self, ask: Ask, now: Seconds) -> None:

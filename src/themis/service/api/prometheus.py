@@ -243,8 +243,8 @@ def _outside(api: Api) -> Iterator[Figure]:
     yield "gauge", "themis_app_agents", text, (), _one(len(a.agents.connected()))
     text = "Calls under way that follow events or logs."
     yield "gauge", "themis_streams", text, (), _one(api.streams.taken.total())
-    text = "Decisions by result: policy, cut (stopped at its time limit) or fallback."
-    results = {**dict.fromkeys(("policy", "cut", "fallback"), 0.0), **tallies.decisions}
+    text = "Decisions by result: policy, cut (stopped at its time limit), fallback or forced (nothing to decide)."
+    results = {**dict.fromkeys(("policy", "cut", "fallback", "forced"), 0.0), **tallies.decisions}
     yield "counter", "themis_decisions", text, ("result",), _counted(results)
     text = "Apps that ended, by outcome."
     known = dict.fromkeys(("completed", "cancelled", "failed"), 0.0)

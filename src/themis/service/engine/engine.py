@@ -169,6 +169,10 @@ class Engine(Driver):
         elif self.desk is not None and self.desk.complete(now):
             self._close(self.desk, decision, now)
 
+    def forced(self) -> None:
+        """Count a decision without the policy."""
+        self.tallies.decisions["forced"] += 1
+
     def answered(self, reply: Reply, now: Seconds) -> None:
         """The policy's answer is there."""
         if self.awaits(reply.version):

@@ -44,7 +44,7 @@ class Tallies:
     ----------
     decision_s : seconds that the policy ran for each decision.
     gap : gap in each decision's proof, in the unit of its objective. ``rho`` : rho of finished apps.
-    decisions : number by result: ``policy``, ``cut`` (stopped at its time limit) or ``fallback``.
+    decisions : number by result: ``policy``, ``cut`` (stopped at its time limit), ``fallback`` or ``forced`` (nothing to decide).
     apps, attempts : number of finished apps by outcome, and of ended attempts by ending.
     """
 
