@@ -28,7 +28,7 @@ from itertools import islice
 
 import numpy as np
 
-from themis.model.units import Float, Seconds
+from themis.model.units import Float, Int, Seconds
 
 Interval = tuple[Seconds, Seconds]
 UNKNOWN: Interval = (math.nan, math.nan)
@@ -79,10 +79,42 @@ class _Kind:
 
     ratios: Float = field(default_factory=lambda: np.zeros(0))
     bases: Float = field(default_factory=lambda: np.zeros(0))
-    open: dict[int, tuple[Seconds, Seconds, float]] = field(default_factory=dict)
-    """When each was made, its base, and the logarithm of that."""
     low: float = LOW
     high: float = 1.0 - HIGH
+    open: dict[int, int] = field(default_factory=dict)
+    """Column of each open forecast in ``_made``, by its number, oldest first."""
+    _made: Float = field(default_factory=lambda: np.zeros((3, 4 * OPEN)))
+    """When each forecast was made, its base, and the logarithm of that."""
+    _columns: int = 0
+    _order: Int | None = None
+
+    def begin(self, number: int, made_at: Seconds, base: Seconds, log: float) -> None:
+        """Keep an open forecast."""
+        if self._columns == self._made.shape[1]:
+            kept = np.fromiter(self.open.values(), np.int64)
+            made = np.zeros((3, max(2 * len(kept), 4 * OPEN)))
+            made[:, : len(kept)] = self._made[:, kept]
+            self._made, self._columns, self.open = made, len(kept), dict(zip(self.open, range(len(kept))))
+        self._made[:, self._columns] = made_at, base, log
+        self.open[number] = self._columns
+        self._columns += 1
+
+    def still(self) -> Float:
+        """[3, N], the newest open forecasts, of these the newest first: when made, base, its logarithm."""
+        return self._made[:, np.fromiter(islice(reversed(self.open.values()), OPEN), np.int64)]
+
+    def learn(self, ratio: float, log: float) -> None:
+        """A forecast came true."""
+        self.ratios = np.append(self.ratios, ratio)[-WINDOW:]
+        self.bases = np.append(self.bases, log)[-WINDOW:]
+        self._order = None
+
+    @property
+    def order(self) -> Int:
+        """The ratios' order."""
+        if self._order is None:
+            self._order = np.argsort(self.ratios, kind="stable")
+        return self._order
 
 
 @dataclass(slots=True)
@@ -111,7 +143,7 @@ class Calibrated:
         number, self._next = self._next, self._next + 1
         base = max(base, LEAST_S)
         self.open[number] = _Open(now, base, math.log(base), kind, low, high)
-        self._kind(kind).open[number] = now, base, math.log(base)
+        self._kind(kind).begin(number, now, base, math.log(base))
         if not math.isnan(high):
             heapq.heappush(self._due, (low, number, False))
             heapq.heappush(self._due, (high, number, True))
@@ -130,7 +162,7 @@ class Calibrated:
             if math.isinf(spread):
                 return math.nan, math.nan, math.nan
             return now + base * math.exp(-Z * spread), now + base, now + base * math.exp(Z * spread)
-        made_at, bases, logs = np.array([*islice(reversed(known.open.values()), OPEN)]).reshape(-1, 3).T
+        made_at, bases, logs = known.still()
         n = len(known.ratios)
         near = _near(np.concatenate([known.bases, logs]), base)
         low, middle, high = quantiles(
@@ -138,6 +170,7 @@ class Calibrated:
             (now - made_at) / bases,
             levels=(known.low, 0.5, 1.0 - known.high),
             weights=(_LATE[WINDOW - n :] * near[:n], near[n:]),
+            order=known.order,
         )
         return now + base * low, now + base * min(max(middle, low), high), now + base * high
 
@@ -153,8 +186,7 @@ class Calibrated:
         if one is None:
             return
         kind = self._kind(one.kind)
-        kind.ratios = np.append(kind.ratios, (now - one.made_at) / one.base)[-WINDOW:]
-        kind.bases = np.append(kind.bases, one.log)[-WINDOW:]
+        kind.learn((now - one.made_at) / one.base, one.log)
         if math.isnan(one.high):
             return
         early = now < one.low - _SAME
@@ -194,7 +226,9 @@ class Calibrated:
                 kind.low = _moved(kind.low, missed=False)
 
     def _kind(self, name: str) -> _Kind:
-        return self.kinds.setdefault(name, _Kind())
+        if (kind := self.kinds.get(name)) is None:
+            kind = self.kinds[name] = _Kind()
+        return kind
 
 
 def quantiles(
@@ -203,22 +237,24 @@ def quantiles(
     *,
     levels: tuple[float, ...] = (LOW, HIGH),
     weights: tuple[Float, Float] | None = None,
+    order: Int | None = None,
 ) -> tuple[float, ...]:
     """Quantiles of ratios [N] of which those in ``still`` [M] are known to be larger (Kaplan and Meier).
 
     Parameters
     ----------
     levels : of each, rising. Below 0 one lies under all ratios, above 1 the last one over all, by ``BEYOND`` for each 1.
-    weights : [N] and [M], above 0, weight of each; equal by default.
+    weights : [N] and [M], above 0, weight of each; equal by default. ``order`` : of the ratios, where it is known.
     """
-    order = np.argsort(ratios, kind="stable")
-    at, beyond = ratios[order], np.sort(still)
+    order = np.argsort(ratios, kind="stable") if order is None else order
+    later = np.argsort(still, kind="stable")
+    at, beyond = ratios[order], still[later]
     n = len(at)
     if weights is None:
         count, each = float(n), np.ones(n)
         open_from = len(beyond) - np.arange(len(beyond) + 1.0)
     else:
-        each, of_open = weights[0][order], weights[1][np.argsort(still, kind="stable")]
+        each, of_open = weights[0][order], weights[1][later]
         # Effective sample size: this many ratios of equal weight are as informative (Kish 1965).
         count = float(each.sum() ** 2 / (each @ each))
         open_from = np.append(np.cumsum(of_open[::-1])[::-1], 0.0)
