@@ -69,7 +69,6 @@ def one(jobs: int, policy: str) -> str:
         policy_name=policy,
         policy=make_policy(policy),
     )
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     fold = Fold()
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log.jsonl.gz"
@@ -86,10 +85,7 @@ def one(jobs: int, policy: str) -> str:
     if len(m.completed) != jobs:
         raise AssertionError(f"{len(m.completed)} of {jobs} apps completed.")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    return (
-        f"| {jobs:,} | {policy} | {spent:.0f} | {1000 * spent / jobs:.2f} | {before:.2f} | {peak:.2f} | {size:.0f} "
-        f"| {m.contention:.2f} |"
-    )
+    return f"| {jobs:,} | {policy} | {spent:.0f} | {1000 * spent / jobs:.2f} | {peak:.2f} | {size:.0f} |"
 
 
 def main() -> None:
@@ -100,8 +96,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="300 and 600 jobs")
     given = parser.parse_args()
     sizes = [300, 600] if given.quick else [int(text) for text in given.jobs.split(",")]
-    print("| jobs | policy | CPU s | CPU ms a job | GB of the workload | peak GB | log, MB | contention |")
-    print("|---|---|---|---|---|---|---|---|")
+    print("| jobs | policy | CPU s | CPU ms a job | peak GB | log, MB |\n|---|---|---|---|---|---|")
     for jobs in sizes:
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
             print(pool.submit(one, jobs, given.policy).result(), flush=True)

@@ -105,6 +105,7 @@ def test_every_script_of_benchmarks_imports_and_has_a_main_part(script: str) -> 
 QUICK = {
     "bench_elastic": (["--jobs", "40"], 3),
     "bench_growth": (["--quick"], 2),
+    "bench_history": (["--quick"], 2),
     "bench_intervals": (["--quick"], 24),
     "bench_optimize": (["--repeats", "1"], 5),
     "bench_shockwave": (["--quick"], 3),
