@@ -11,6 +11,9 @@ from matplotlib.figure import Figure
 
 from themis.report.style import DASHES, FILE, POLICY_COLOURS
 
+POINTS = 150
+"""Points of a line at most: the least and the greatest value, and quantiles between."""
+
 
 def distributions(path: Path, panels: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
     """Cumulative distributions of ρ, a panel each; the line at 1 is what an app's own 1/N would give."""
@@ -20,9 +23,10 @@ def distributions(path: Path, panels: Mapping[str, Mapping[str, Sequence[float]]
         for axis, (title, lines) in zip(axes, panels.items()):
             for i, (label, values) in enumerate(lines.items()):
                 x = np.sort(np.asarray(values))
+                shown = np.unique(np.linspace(0, len(x) - 1, POINTS).astype(np.int64))
                 axis.step(
-                    x,
-                    100 * np.arange(1, len(x) + 1) / len(x),
+                    x[shown],
+                    100 * (shown + 1) / len(x),
                     where="post",
                     label=label,
                     linewidth=1.6,

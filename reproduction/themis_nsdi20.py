@@ -37,9 +37,9 @@ from worlds import ALIKE, build, work_error
 HOUR = 3600.0
 PAPER = ("themis", "gandiva", "tiresias", "optimus", "slaq", "srtf", "srsf")
 """The paper's schedulers (§6.1)."""
-OTHERS = ("themis:rho=exact", "drf", "fifo", "greedy_finish_time", "random")
+OTHERS = ("themis:rho=exact", "drf", "fifo")
 CLOSE = ("themis", "themis:rho=exact", "gandiva", "tiresias", "srsf", "drf")
-SHARES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+SHARES = (0.0, 1.0)
 ERRORS = (0.0, 0.05, 0.1, 0.2)
 LIES = (0.0, 0.1, 0.2, 0.34, 0.5, 0.75, 1.0)
 KNOBS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
@@ -166,7 +166,7 @@ def _macro_claims(workload: str, runs: dict[str, list[Cell]], results: Results) 
             claim=f"workload {n}: max ρ of each baseline over Themis'",
             paper="2.2 to 3.25",
             ours=f"paper's ρ {span(paper)}; exact ρ {span(exact)}",
-            holds=all(x.mean > 1 for x in paper.values()),
+            holds=all(x.mean - x.half > 1 for x in paper.values()),
         ),
     ]
     if n == "1":
