@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -50,7 +51,7 @@ class Steps:
     def __init__(self, start: Seconds, bins: int = BINS) -> None:
         self.start, self.end, self.width = start, start, 1.0
         self.area: Float = np.zeros(bins)
-        self._cells = self.area.data
+        self._cells: Any = self.area.data
         """The same, one cell at a time."""
 
     def add(self, end: Seconds, level: float) -> None:
