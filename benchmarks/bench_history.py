@@ -11,21 +11,13 @@ from __future__ import annotations
 
 import argparse
 import resource
-import tempfile
-import time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from pathlib import Path
 
 import numpy as np
 
-from themis.model.log import LogWriter
+from bench_philly import logged
 from themis.model.workload import App, Job, Regime, Workload
-from themis.policies.api import make_policy
-from themis.report.metrics import Fold
-from themis.sim.runner import Record, Simulation
-from themis.traces.profiles.models import DEFAULT_BOOK
-from themis.traces.profiles.presets import load_cluster
 
 CLUSTER, GPUS, LOAD = "32x8", 256, 0.8
 GANGS, PART = (1, 2, 4, 8), (0.7, 0.1, 0.15, 0.05)
@@ -62,25 +54,7 @@ def history(jobs: int, seed: int = 0) -> Workload:
 
 def one(jobs: int, policy: str) -> str:
     """Run, and say what it cost as a line of the table."""
-    simulation = Simulation(
-        workload=history(jobs),
-        cluster=load_cluster(CLUSTER),
-        book=DEFAULT_BOOK,
-        policy_name=policy,
-        policy=make_policy(policy),
-    )
-    fold = Fold()
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "log.jsonl.gz"
-        start = time.process_time()
-        with LogWriter(log) as writer:
-
-            def sink(at: float, record: Record) -> None:
-                writer(at, record)
-                fold.add(at, record)
-
-            simulation.run(sink)
-        spent, size = time.process_time() - start, log.stat().st_size / 1e6
+    fold, spent, size = logged(history(jobs), CLUSTER, policy)
     m = fold.result()
     if len(m.completed) != jobs:
         raise AssertionError(f"{len(m.completed)} of {jobs} apps completed.")

@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from themis.model.log import LogWriter
+from themis.model.workload import Workload
 from themis.policies.api import make_policy
 from themis.report.metrics import Fold
 from themis.sim.runner import Record, Simulation
@@ -45,13 +46,11 @@ def given_with_trace(parser: argparse.ArgumentParser) -> tuple[argparse.Namespac
     return given, None
 
 
-def one(path: str, policy: str, single_jobs: bool) -> tuple[str, str]:
-    """Run, and say what came out as two lines of tables."""
-    options = {"single_jobs": True} if single_jobs else {}
-    workload = load_workload(path, seed=0, **options)
+def logged(workload: Workload, cluster: str, policy: str) -> tuple[Fold, float, float]:
+    """A run with its log written to disk and its metrics folded: the fold, CPU seconds, megabytes of the log."""
     simulation = Simulation(
         workload=workload,
-        cluster=load_cluster("sim-256"),
+        cluster=load_cluster(cluster),
         book=DEFAULT_BOOK,
         policy_name=policy,
         policy=make_policy(policy),
@@ -67,8 +66,14 @@ def one(path: str, policy: str, single_jobs: bool) -> tuple[str, str]:
                 fold.add(at, record)
 
             simulation.run(sink)
-        spent = time.process_time() - start
-        size = log.stat().st_size / 1e6
+        return fold, time.process_time() - start, log.stat().st_size / 1e6
+
+
+def one(path: str, policy: str, single_jobs: bool) -> tuple[str, str]:
+    """Run, and say what came out as two lines of tables."""
+    options = {"single_jobs": True} if single_jobs else {}
+    workload = load_workload(path, seed=0, **options)
+    fold, spent, size = logged(workload, "sim-256", policy)
     m = fold.result()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     lost = len(workload.apps) - len(m.apps)
