@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import signal
@@ -76,14 +77,6 @@ def test_a_torch_gang_is_preempted_and_resumes_on_a_third_machine_beside_the_job
         os.chown(hosts.seen(name, own), pwd.getpwnam("nobody").pw_uid, -1)
     with service.client() as client:
         client.drain("m3")
-        other = client.run(
-            ["/bin/sleep", "40"],
-            user="nobody",
-            gpus=1,
-            hours=0.02,
-            cwd=Path("/"),
-            checkpoint_dir=str(own),
-        ).app
         file = tmp_path / "job.yaml"
         file.write_text(
             FIT_JOB.format(
@@ -99,12 +92,26 @@ def test_a_torch_gang_is_preempted_and_resumes_on_a_third_machine_beside_the_job
             lambda: (client.show(app).jobs[0].steps or 0) >= 3,
             lambda: f"it trains\n{client.show(app)}\n{service.said()}",
         )
-        wait_until(lambda: len(world.busy()) == 3, lambda: f"the other one runs too\n{client.show(other)}")
-        theirs = {
-            name: {Path(f"/proc/{pid}").stat().st_uid for pid in ranks_of(hosts.tasks(name))} for name in world.busy()
-        }
+        other = client.run(
+            ["/bin/sleep", "40"],
+            user="nobody",
+            gpus=1,
+            hours=0.02,
+            cwd=Path("/"),
+            checkpoint_dir=str(own),
+        ).app
+        theirs: dict[str, set[int]] = {}
+
+        def beside() -> bool:
+            """A rank may end between two looks."""
+            theirs.clear()
+            for name in world.busy():
+                with contextlib.suppress(OSError):
+                    theirs[name] = {Path(f"/proc/{pid}").stat().st_uid for pid in ranks_of(hosts.tasks(name))}
+            return sorted(map(len, theirs.values())) == [1, 1, 1]
+
+        wait_until(beside, lambda: f"each has its machines\n{client.show(other)}\n{client.show(app)}\n{theirs}")
         gang = [name for name, users in theirs.items() if users == {0}]
-        assert sorted(map(len, theirs.values())) == [1, 1, 1]
         assert len(gang) == 2, "the other one runs under its user's account"
         client.undrain("m3")
         client.drain(gang[0])

@@ -180,7 +180,7 @@ def test_the_address_that_holds_most_handshakes_loses_the_oldest_of_them(tmp_pat
     async def story() -> None:
         listener = socket.create_server(("127.0.0.1", 0), backlog=64)
         port = listener.getsockname()[1]
-        entrance = Entrance(listener, context, Served, most=4, least_s=0.05, handshake_s=60.0)
+        entrance = Entrance(listener, lambda: context, Served, most=4, least_s=0.05, handshake_s=60.0)
         entrance.start()
         quiet = await hold(port, "127.0.0.2")
         greedy = [await hold(port, "127.0.0.3") for _ in range(6)]
@@ -207,7 +207,9 @@ def test_callers_above_the_limit_wait_and_none_of_them_is_closed(tmp_path: Path)
 
     async def story() -> int:
         listener = socket.create_server(("127.0.0.1", 0), backlog=64)
-        entrance = Entrance(listener, context, asyncio.Protocol, most=3, least_s=PATIENCE_S, handshake_s=PATIENCE_S)
+        entrance = Entrance(
+            listener, lambda: context, asyncio.Protocol, most=3, least_s=PATIENCE_S, handshake_s=PATIENCE_S
+        )
         entrance.start()
         callers = [
             asyncio.open_connection(

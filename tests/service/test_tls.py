@@ -415,6 +415,30 @@ def test_an_administrators_own_certificate_serves_and_a_new_one_is_read_while_a_
             assert client.info().gpus == 2
 
 
+def test_no_handshake_fails_while_the_certificate_is_renewed(tmp_path: Path) -> None:
+    """A handshake that meets the new certificate with the key of the old one cannot be signed."""
+    shown, *pairs = (company_files(tmp_path, name, "127.0.0.1") for name in ("shown", "odd", "even"))
+    with running(tmp_path / "h", config(tls_certificate=str(shown[0]), tls_key=str(shown[1]))) as up:
+        met = threading.Event()
+
+        def renew() -> None:
+            while not met.is_set():
+                for certificate, key, _ in pairs:
+                    shown[0].write_bytes(certificate.read_bytes())
+                    shown[1].write_bytes(key.read_bytes())
+                    up.certificates.refresh()
+
+        renewing = threading.Thread(target=renew)
+        renewing.start()
+        try:
+            _, _, port = up.endpoint.address.rpartition(":")
+            for _ in range(300):
+                connect("127.0.0.1", int(port), client_context(verify=False)).close()
+        finally:
+            met.set()
+            renewing.join()
+
+
 def test_a_certificate_that_the_system_trusts_needs_no_fingerprint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,6 @@ from themis.trust.authority.contexts import (
     client_context,
     connect,
     fingerprint_of,
-    load,
     server_context,
 )
 
@@ -175,18 +174,6 @@ def test_only_tls_1_2_and_1_3_with_forward_secrecy_are_spoken(tmp_path: Path, se
     old.set_ciphers("ALL:@SECLEVEL=0")
     with pytest.raises(TlsError, match=r"no version of TLS|closed the connection"):
         connect("127.0.0.1", port, old)
-
-
-def test_a_renewed_certificate_serves_new_handshakes_of_the_same_context(
-    tmp_path: Path, serving: Callable[..., Server]
-) -> None:
-    authority = Authority.open(tmp_path)
-    context = server_context(authority.server(["elsewhere"]))
-    port, trust = serving(context).port, client_context(authority.pem)
-    with pytest.raises(Untrusted):
-        hello(port, trust)
-    load(context, authority.server(["127.0.0.1"]))
-    assert hello(port, trust) == b"hello"
 
 
 def test_the_first_contact_gives_the_authority_and_refuses_another_fingerprint(

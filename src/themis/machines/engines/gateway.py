@@ -57,7 +57,6 @@ from themis.machines.engines.door import open_door
 from themis.machines.engines.from_machines import Beginning, LogCopies, checked
 from themis.machines.engines.members import LEAVING, REMOVED, Member, Members, NotAllowed
 from themis.trust.authority.ca import Authority
-from themis.trust.authority.contexts import load as load_files
 from themis.trust.authority.contexts import server_context
 from themis.trust.authority.entrance import Entrance
 
@@ -94,6 +93,7 @@ class Gateway(Carrier):
     members: Members
     authority: Authority
     token_s: float
+    context: ssl.SSLContext = field(init=False)
     links: dict[str, Link] = field(default_factory=dict)
     callers: int = 0
     strangers: dict[asyncio.StreamWriter, None] = field(default_factory=dict)
@@ -102,14 +102,17 @@ class Gateway(Carrier):
     async def run(self, door: Path) -> None:
         """Serve the connections that are handed over at ``door`` until the arbiter disconnects."""
         reader = await self.attend()
-        files = self.authority.server([SERVER_NAME], file="agents.pem")
-        context = server_context(files)
-        entrance = Entrance(open_door(door), context, self._protocol, handshake_s=FIRST_S)
+        self.certify()
+        entrance = Entrance(open_door(door), lambda: self.context, self._protocol, handshake_s=FIRST_S)
         entrance.start()
         try:
-            await first_of(self._obey(reader), self._watch(context))
+            await first_of(self._obey(reader), self._watch())
         finally:
             await entrance.close()
+
+    def certify(self) -> None:
+        """Show a certificate that was renewed if it was due."""
+        self.context = server_context(self.authority.server([SERVER_NAME], file="agents.pem"))
 
     def _protocol(self) -> asyncio.BaseProtocol:
         return asyncio.StreamReaderProtocol(asyncio.StreamReader(), self._called)
@@ -128,7 +131,7 @@ class Gateway(Carrier):
                 case _:
                     pass
 
-    async def _watch(self, context: ssl.SSLContext) -> None:
+    async def _watch(self) -> None:
         """Watch machines that are to leave, tokens that are old, and connections that went silent."""
         renewed = noted = time.monotonic()
         while True:
@@ -148,7 +151,7 @@ class Gateway(Carrier):
                 self.members.heard(list(self.links))
             if time.monotonic() > renewed + 3600.0:
                 renewed = time.monotonic()
-                load_files(context, self.authority.server([SERVER_NAME], file="agents.pem"))
+                self.certify()
             await asyncio.sleep(POLL_S)
 
     async def _keep(self, link: Link) -> None:

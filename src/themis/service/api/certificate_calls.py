@@ -13,7 +13,7 @@ from pathlib import Path
 
 from themis.errors import InputError
 from themis.trust.authority.ca import Authority
-from themis.trust.authority.contexts import ServerFiles, day, load, server_context
+from themis.trust.authority.contexts import ServerFiles, day, server_context
 from themis.trust.authority.facts import Facts, check_own, read_facts
 
 LOOK_S = 10.0
@@ -34,7 +34,7 @@ class Certificates:
 
     Attributes
     ----------
-    context : for the HTTP server. ``facts`` : of the certificate in use.
+    context : for the next handshake. ``facts`` : of the certificate in use.
 
     Raises
     ------
@@ -88,9 +88,7 @@ class Certificates:
             seen, files, facts = self._look()
             if seen == self._seen:
                 return ""
-            # Load into a separate context first, so that mismatched files leave the one in use unchanged.
-            server_context(files)
-            load(self.context, files)
+            self.context = server_context(files)
             self._seen, self.files, self.facts = seen, files, facts
             return f"the service's certificate was renewed; it is valid until {day(facts.expires)}"
 

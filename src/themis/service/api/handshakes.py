@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,14 @@ PLAIN = "this port speaks TLS: use https:// instead of http://."
 
 
 class EntranceServer(uvicorn.Server):
-    """uvicorn on a separate socket. ``context`` may get a new certificate at any time. ``door`` : where machines are served."""
+    """uvicorn on a separate socket. ``context`` : asked at each handshake. ``door`` : where machines are served."""
 
     def __init__(
-        self, config: uvicorn.Config, listener: socket.socket, context: ssl.SSLContext | None, door: Path | None
+        self,
+        config: uvicorn.Config,
+        listener: socket.socket,
+        context: Callable[[], ssl.SSLContext] | None,
+        door: Path | None,
     ) -> None:
         super().__init__(config)
         aside = Door(door).takes if door else None

@@ -7,6 +7,7 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import uvicorn
@@ -30,7 +31,11 @@ class HttpServer:
     """A server that listens; ``close`` ends it."""
 
     def __init__(
-        self, app: HttpApp, listener: socket.socket, tls: ssl.SSLContext | None = None, door: Path | None = None
+        self,
+        app: HttpApp,
+        listener: socket.socket,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+        door: Path | None = None,
     ) -> None:
         self.app = app
         self.port = int(listener.getsockname()[1])
@@ -76,12 +81,12 @@ def serve_http(
     api: Api,
     host: str,
     port: int,
-    tls: ssl.SSLContext | None = None,
+    tls: Callable[[], ssl.SSLContext] | None = None,
     site: Site | None = None,
     door: Path | None = None,
 ) -> HttpServer:
-    """Listen, in separate threads; with TLS if there is a context. ``site`` : pages for browsers. ``door`` : where connections of
-    machines are handed over.
+    """Listen, in separate threads. ``tls`` : gives each handshake its context; None for no TLS. ``site`` : pages for browsers.
+    ``door`` : where connections of machines are handed over.
 
     Raises
     ------

@@ -199,7 +199,7 @@ def _serve(
         return reload() if reload else config
 
     api = Api(arbiter, home / "run", access, Door(changed, read_again, back_up_apart), certificates, signs_in)
-    context = certificates.context if certificates else None
+    context = (lambda: certificates.context) if certificates else None
     door = getattr(arbiter.executor, "door", None)
     http = serve_http(api, config.host, config.port, context, Console(api, ROUTES), door)
     endpoint = tls.endpoint(home, config, http.port, certificates, os.getpid())

@@ -43,7 +43,8 @@ class Untrusted(TlsError):
 
 
 def server_context(files: ServerFiles) -> ssl.SSLContext:
-    """TLS context of a server, for TLS 1.2 and 1.3. Load a renewed certificate into it with ``load``.
+    """TLS context of a server, for TLS 1.2 and 1.3. A renewed certificate gets a new one: in one that is in use, a handshake may
+    meet the new certificate before its key.
 
     Raises
     ------
@@ -51,12 +52,6 @@ def server_context(files: ServerFiles) -> ssl.SSLContext:
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _strict(context)
-    load(context, files)
-    return context
-
-
-def load(context: ssl.SSLContext, files: ServerFiles) -> None:
-    """Use these files from the next handshake on; InputError if they cannot be read, or do not match."""
     try:
         context.load_cert_chain(files.certificate, files.key, password=_no_password)
     except (OSError, ValueError) as error:
@@ -64,6 +59,7 @@ def load(context: ssl.SSLContext, files: ServerFiles) -> None:
             f"cannot use certificate {files.certificate} with key {files.key}: {_reason(error)}; expected PEM files that "
             "belong together, the key without a password."
         ) from None
+    return context
 
 
 def client_context(ca_pem: str = "", *, verify: bool = True) -> ssl.SSLContext:

@@ -47,7 +47,7 @@ class Entrance:
     Parameters
     ----------
     listener : closed with the entrance; a socket of Unix datagrams receives connections that another process accepted.
-    context : may get a new certificate at any time; None for a server without TLS.
+    context : gives each handshake its context, so that a certificate may be renewed at any time; None for a server without TLS.
     protocol : made for each connection.
     aside : whether a connection that asks for this server name was given to another process.
     plain : answer to a caller that does not speak TLS; such a one is closed in any case.
@@ -58,7 +58,7 @@ class Entrance:
     def __init__(
         self,
         listener: socket.socket,
-        context: ssl.SSLContext | None,
+        context: Callable[[], ssl.SSLContext] | None,
         protocol: Callable[[], asyncio.BaseProtocol],
         *,
         aside: Callable[[socket.socket, str], Awaitable[bool]] | None = None,
@@ -126,10 +126,10 @@ class Entrance:
                 elif first and self.context is None:
                     handed = True
                     await loop.connect_accepted_socket(self.protocol, connection)
-                elif first == HELLO:
+                elif first == HELLO and self.context:
                     handed = True
                     await loop.connect_accepted_socket(
-                        self.protocol, connection, ssl=self.context, ssl_shutdown_timeout=SHUTDOWN_S
+                        self.protocol, connection, ssl=self.context(), ssl_shutdown_timeout=SHUTDOWN_S
                     )
                 elif first and self.plain:
                     await loop.sock_sendall(connection, self.plain)
