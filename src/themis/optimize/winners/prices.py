@@ -8,12 +8,14 @@ A choice that does not pack is repaired: rows that find no place leave, then the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass
+from operator import attrgetter, itemgetter
+from typing import Any
 
 import numpy as np
 
 from themis.optimize import MixedIntegerProgram, solve
+from themis.optimize.column_generation import ColumnProgram
 from themis.optimize.programs import Floats, Ints
 from themis.optimize.winners.auction_problem import IN_RACK, ON_MACHINE, RACKED, WinnerProblem, asks
 from themis.optimize.winners.capacities import Capacity, anchored, needs
@@ -25,8 +27,12 @@ MOVES = 60
 NEAR = 4_000
 """Rows of which changes are taken."""
 
-SAMPLE, FEWEST, ROWS = 4_000, 500, 16_000
-"""Most bidders of one linear relaxation: as many as have this number of rows, within these limits."""
+ROWS = 4_000
+"""Most rows of a linear relaxation that is solved as one program, and about the number that chooses anew in a larger one."""
+
+GROUPS, TRIES, ENOUGH, MOVED = 100, 60, 1e-7, 0.7
+"""Of a larger one: groups of bidders, most prices tried, the relative gap at which they are good, and the part of the way to the
+next prices that each try goes."""
 
 NOTHING = -(1 << 61)
 """Below any worth."""
@@ -124,49 +130,89 @@ def _top(problem: WinnerProblem, net: Ints) -> tuple[Ints, Ints]:
 
 
 def _duals(problem: WinnerProblem, need: Ints, caps: Ints) -> Floats:
-    """Shape [D], nats per unit of capacity near the optimum of the linear relaxation; the last capacity is the number of winners.
+    """Shape [D], nats per unit of capacity at the optimum of the linear relaxation; the last capacity is the number of winners.
 
-    Of very many bidders, or bidders with very many rows, a sample gives the first prices; then those choose whose best two rows are
-    closest at these prices, and the others keep their best row.
+    Where there are many rows, only the bidders whose best two rows are closest at prices near these choose anew, and the others
+    keep their best row: then prices are those of a corner, at which few bidders are undecided. If the others would change theirs
+    at these prices, more choose anew.
     """
-    bidders = np.unique(problem.who)
-    most = min(SAMPLE, max(FEWEST, ROWS * bidders.size // max(problem.row.size, 1)))
-    if bidders.size <= most:
-        return _solved(problem, np.arange(problem.row.size), need, caps)
-    some = bidders[:: -(-bidders.size // most)]
-    sampled, part = np.flatnonzero(np.isin(problem.who, some)), caps * some.size // bidders.size
-    part[-1] = _most_winners(problem, sampled, int(problem.rack_room.sum()) * some.size // bidders.size)[0]
-    first = _solved(problem, sampled, need, part)
-    net = problem.score / problem.unit * problem.quantum - need @ first
+    gain, rows = problem.score / problem.unit * problem.quantum, ROWS
+    if gain.size <= rows:
+        return _solved(gain, problem.who, need, caps)
+    first, bound = _mixed(gain, problem.who, need, caps)
+    net = gain - need @ first
     order = np.lexsort((-net, problem.who))
     best = order[np.append(True, problem.who[order][1:] != problem.who[order][:-1])]
     second = np.zeros(problem.bidders)
     rest = np.setdiff1d(order, best)
     np.maximum.at(second, problem.who[rest], net[rest])
-    margin = np.where(net[best] > 0, net[best] - second[problem.who[best]], -net[best])
-    near = np.argpartition(margin, most)[:most]
-    fixed = np.delete(best, near)
-    left = caps - need[fixed[net[fixed] > 0]].sum(0)
-    if (left < 0).any():
-        return first
-    return _solved(problem, np.flatnonzero(np.isin(problem.who, problem.who[best[near]])), need, left)
+    clear = np.argsort(np.where(net[best] > 0, net[best] - second[problem.who[best]], -net[best]))
+    while rows < gain.size:
+        near, fixed = np.split(best[clear], [rows * best.size // gain.size])
+        left = caps - need[fixed[net[fixed] > 0]].sum(0)
+        if (left >= 0).all():
+            some = np.isin(problem.who, problem.who[near])
+            duals = _solved(gain[some], problem.who[some], need[some], left)
+            if _Best(gain - need @ duals, problem.who).sum + caps @ duals <= bound:
+                return duals
+        rows *= 2
+    return _solved(gain, problem.who, need, caps)
 
 
-def _solved(problem: WinnerProblem, some: Ints, need: Ints, caps: Ints) -> Floats:
-    """Shape [D], duals of the capacities where only the rows `some` (rising) compete for them."""
-    who, need = problem.who[some], need[some]
-    start = np.flatnonzero(np.r_[True, who[1:] != who[:-1]])
+class _Best:
+    """Each bidder's best row by what is left of its worth: shapes [B], where it wins, and the sum of all."""
+
+    def __init__(self, net: Floats, who: Ints) -> None:
+        start = np.flatnonzero(np.r_[True, who[1:] != who[:-1]])
+        top = np.maximum.reduceat(net, start)
+        is_top = net == np.repeat(top, np.diff(np.r_[start, net.size]))
+        self.row = np.minimum.reduceat(np.where(is_top, np.arange(net.size), net.size), start)
+        self.wins = top > 0
+        self.sum = float(top[self.wins].sum())
+
+
+def _mixed(gain: Floats, who: Ints, need: Ints, caps: Ints) -> tuple[Floats, float]:
+    """Shape [D], prices whose bound is within ``ENOUGH`` of the relaxation's optimum, or the best of all tries; and the bound.
+
+    At some prices each bidder takes its best row, which is one choice of each group of bidders; the best mixture of the groups'
+    choices within the capacities gives the next prices (Dantzig and Wolfe 1960). As those of a mixture jump, each try is between
+    them and the best prices so far. Decision 154.
+    """
+    kinds, bidders = caps.size, np.unique(who).size
+    groups = np.eye(min(GROUPS, bidders))
+    begin = np.arange(len(groups)) * bidders // len(groups)
+    mixture = ColumnProgram(np.full(kinds + len(groups), -np.inf), np.append(caps, np.ones(len(groups))))
+    mixture.add_dense(np.zeros(len(groups)), np.concatenate([np.zeros((len(groups), kinds)), groups], 1))
+    least, best, at = np.inf, np.zeros(kinds), np.zeros(kinds)
+    for _ in range(TRIES):
+        choice = _Best(gain - need @ at, who)
+        bound = float(choice.sum + caps @ at)
+        if bound < least:
+            least, best = bound, at
+        gains = np.add.reduceat(gain[choice.row] * choice.wins, begin)
+        taken = np.add.reduceat(need[choice.row] * choice.wins[:, None], begin, axis=0)
+        mixture.add_dense(gains, np.concatenate([taken, groups], 1))
+        found = mixture.solve()
+        if least - found.objective <= ENOUGH * least:
+            break
+        at = MOVED * np.maximum(found.duals[:kinds], 0.0) + (1 - MOVED) * best
+    return best, least
+
+
+def _solved(gain: Floats, who: Ints, need: Ints, caps: Ints) -> Floats:
+    """Shape [D], duals of the capacities of the linear relaxation, one program."""
+    start, rows = np.flatnonzero(np.r_[True, who[1:] != who[:-1]]), gain.size
     used, column = need.T.nonzero()
     program = MixedIntegerProgram(
-        gain=problem.score[some] / problem.unit * problem.quantum,
-        low=np.zeros(some.size),
-        high=np.ones(some.size),
-        whole=np.zeros(some.size, np.bool_),
+        gain=gain,
+        low=np.zeros(rows),
+        high=np.ones(rows),
+        whole=np.zeros(rows, np.bool_),
         row_low=np.full(start.size + caps.size, -np.inf),
         row_high=np.concatenate([np.ones(start.size), caps.astype(np.float64)]),
-        start=np.concatenate([start, some.size + np.searchsorted(used, np.arange(caps.size + 1))]),
-        column=np.concatenate([np.arange(some.size), column]),
-        value=np.concatenate([np.ones(some.size), need.T[used, column].astype(np.float64)]),
+        start=np.concatenate([start, rows + np.searchsorted(used, np.arange(caps.size + 1))]),
+        column=np.concatenate([np.arange(rows), column]),
+        value=np.concatenate([np.ones(rows), need.T[used, column].astype(np.float64)]),
     )
     found = solve(program, gap=0.0, nodes=1, accept=np.inf)
     return np.maximum(found.duals[start.size :], 0.0)
@@ -187,6 +233,10 @@ class Builder:
         self.placed: dict[int, list[tuple[bool, int, int]]] = {}
         self.row: Ints = np.full(int(problem.who.max(initial=-1)) + 1, -1)
         """Row of each bidder, or -1."""
+        self.worth = 0
+        """Integer worth of the chosen rows."""
+        self._before: dict[int, tuple[int, list[tuple[bool, int, int]]]] | None = None
+        """Row and places before each change of a bidder, since ``mark``."""
 
     def rows(self) -> list[int]:
         """Chosen rows of the problem."""
@@ -205,19 +255,6 @@ class Builder:
         for r in rows:
             made.hold(r, spots[r] or made._wants(r))
         return made
-
-    def without(self, rows: Sequence[int]) -> Builder:
-        """A copy whose ``rows`` are dropped; changes of the one do not show in the other."""
-        made = copy(self)
-        made.free, made.room = [f.copy() for f in self.free], [f.copy() for f in self.room]
-        made.placed, made.row = dict(self.placed), self.row.copy()
-        for r in rows:
-            made.drop(r)
-        return made
-
-    def worth(self) -> int:
-        """Integer worth of the chosen rows."""
-        return int(self.problem.score[self.row[self.row >= 0]].sum())
 
     def places(self, gangs: Sequence[PackingGang]) -> list[int]:
         """Machine or rack of each gang; `gangs` lists the gangs of each row largest first."""
@@ -239,8 +276,7 @@ class Builder:
                 return False
             self._move(racked, at, size, t)
             spots.append((racked, at, size))
-        self.left = self.left - problem.need[r]
-        self.row[problem.who[r]] = r
+        self._takes(r)
         return True
 
     def hold(self, r: int, spots: list[tuple[bool, int, int]]) -> None:
@@ -248,14 +284,39 @@ class Builder:
         for racked, at, size in spots:
             self._move(racked, at, size, int(self.problem.type[r]))
         self.placed[r] = spots
+        self._takes(r)
+
+    def mark(self) -> None:
+        """Note what changes from now on, until ``back``."""
+        self._before = {}
+
+    def back(self) -> None:
+        """Undo all changes since ``mark``."""
+        before, self._before = self._before or {}, None
+        for b in before:
+            if (r := int(self.row[b])) >= 0:
+                self.drop(r)
+        for r, spots in before.values():
+            if r >= 0:
+                self.hold(r, spots)
+
+    def _note(self, r: int, *before: Any) -> None:
+        if self._before is not None:
+            self._before.setdefault(int(self.problem.who[r]), before or (-1, []))
+
+    def _takes(self, r: int) -> None:
+        self._note(r)
         self.left = self.left - self.problem.need[r]
         self.row[self.problem.who[r]] = r
+        self.worth += int(self.problem.score[r])
 
     def drop(self, r: int) -> None:
         """Take row r from its bidder."""
+        self._note(r, r, self.placed[r])
         self._undo(r, int(self.problem.type[r]))
         self.left = self.left + self.problem.need[r]
         self.row[self.problem.who[r]] = -1
+        self.worth -= int(self.problem.score[r])
 
     def _wants(self, r: int) -> list[tuple[bool, int, int]]:
         problem = self.problem
@@ -321,26 +382,33 @@ def repair(problem: WinnerProblem, priced: PricedRows, pick: Ints, banned: int =
         _choose(builder, priced, pick[order])
         improve(builder, np.arange(problem.row.size), banned)
         made.append(builder)
-    return max(made, key=Builder.worth)
+    return max(made, key=attrgetter("worth"))
 
 
-def mend(builder: Builder, priced: PricedRows, pick: Ints | None, without: int, high: int) -> Builder:
-    """The choice of `builder` with changes in the room that the bidder `without` leaves; none is worth more than `high`.
+def mend(
+    builder: Builder, priced: PricedRows, pick: Ints | None, without: int, high: int, listed: bool
+) -> tuple[int, list[int]]:
+    """Worth of the choice of `builder` with changes in the room that the bidder `without` leaves, and its rows if `listed`.
 
-    Two attempts: the difference between `builder` and `pick`, where one is given, then changes of single bidders.
+    Two attempts: the difference between `builder` and `pick`, where one is given, then changes of single bidders. No choice is
+    worth more than `high`. `builder` is as before afterwards.
     """
-    problem, left = builder.problem, int(builder.row[without])
-    single = builder.without([left])
-    if pick is not None:
-        held = builder.row[builder.row >= 0]
-        difference = single.without(np.setdiff1d(held, [*pick.tolist(), left]).tolist())
-        new = np.setdiff1d(pick, held)
-        _choose(difference, priced, new[_orders(problem, new, -priced.net[new])[0]])
-        improve(difference, priced.near, without)
-        if difference.worth() >= high:
-            return difference
-    improve(single, priced.near, without)
-    return max(single, difference, key=Builder.worth) if pick is not None else single
+    problem, left, found = builder.problem, int(builder.row[without]), []
+    held = builder.row[builder.row >= 0] if pick is not None else None
+    for picked in (pick, None) if pick is not None else (None,):
+        builder.mark()
+        builder.drop(left)
+        if picked is not None and held is not None:
+            for r in np.setdiff1d(held, [*picked.tolist(), left]).tolist():
+                builder.drop(r)
+            new = np.setdiff1d(picked, held)
+            _choose(builder, priced, new[_orders(problem, new, -priced.net[new])[0]])
+        improve(builder, priced.near, without)
+        found.append((builder.worth, builder.rows() if listed else []))
+        builder.back()
+        if found[0][0] >= high:
+            break
+    return max(found[::-1], key=itemgetter(0))
 
 
 def _choose(builder: Builder, priced: PricedRows, rows: Ints) -> None:

@@ -195,9 +195,9 @@ class Solver:
         """`main` mended where bidder a leaves; `pick` is the tables' choice without it, which does not pack."""
         if self.builder is None:
             self.builder = packed(self.problem, np.array(main.rows)) or self._placed(main)
-        builder = mend(self.builder, self.priced or unpriced(self.problem), pick, a, high)
-        low = builder.worth()
-        return Found(rows=builder.rows(), low=low, high=max(low, high), method=main.method)
+        # An interval is what a huge auction is asked for: its rows would be as many as winners, for each winner.
+        low, rows = mend(self.builder, self.priced or unpriced(self.problem), pick, a, high, listed=not self.huge)
+        return Found(rows=rows, low=low, high=max(low, high), method=main.method)
 
     def _placed(self, main: Found) -> Builder:
         """The packing of `main` that is known, or that the exact search finds."""
