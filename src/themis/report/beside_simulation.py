@@ -34,10 +34,11 @@ class Beside:
             return f"{self.label}: no app completed on both sides."
         low, middle, high = np.quantile(self.ratios, [0.05, 0.5, 0.95]).tolist()
         mean = self.live.jct_mean / self.simulated.jct_mean
+        ended = all(app.outcome != "active" for run in (self.live, self.simulated) for app in run.apps)
+        makespan = f", makespan {self.live.makespan / self.simulated.makespan:.2f}" if ended else ""
         return (
             f"{self.label}: completion time live over simulated {middle:.2f} in the median of {len(self.ratios)} apps, "
-            f"{low:.2f} to {high:.2f} for nine in ten; mean JCT {mean:.2f}, makespan "
-            f"{self.live.makespan / self.simulated.makespan:.2f}."
+            f"{low:.2f} to {high:.2f} for nine in ten; mean JCT {mean:.2f}{makespan}."
         )
 
 

@@ -5,8 +5,10 @@ Solves and bids are answered inline and bounded by work, never by seconds, so th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 
@@ -19,7 +21,10 @@ from themis.model.bids import Bids
 from themis.model.cluster import Cluster, reaches
 from themis.model.events import (
     SCHEMA,
+    AppCancelled,
     AppFinished,
+    AppHeld,
+    AppResumed,
     AppSubmitted,
     BidsCollected,
     Command,
@@ -76,6 +81,12 @@ def outages(cluster: Cluster, *, mtbf_s: Seconds, lasts_s: Seconds, until: Secon
     return tuple(sorted(out, key=lambda o: (o.time, o.machine)))
 
 
+Change: TypeAlias = (
+    SettingsChanged | MachineResized | MachineJoined | UserWeightsSet | AppCancelled | AppHeld | AppResumed
+)
+"""What users and administrators do during a run."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
     """All inputs of a run; equal simulations give equal logs, byte for byte."""
@@ -103,7 +114,7 @@ class Simulation:
     """Seconds from a gang's last step to its report, cycled over jobs as above; 0 if empty."""
     stop_s: Sequence[Seconds] = ()
     """Seconds that a preempted gang takes to release its GPUs, in turn as above; 0 where empty."""
-    changes: Sequence[tuple[Seconds, SettingsChanged | MachineResized | MachineJoined | UserWeightsSet]] = ()
+    changes: Sequence[tuple[Seconds, Change]] = ()
     """Changes by users during the run, and their times."""
 
     def header(self) -> Header:
@@ -128,8 +139,9 @@ class Simulation:
         progress: Callable[[int, Seconds], None] = lambda finished, now: None,
         bench: Workbench | None = None,
         drop_bench: Callable[[], bool] = lambda: False,
+        until: Seconds = math.inf,
     ) -> Scheduler:
-        """Run to the end of the last app.
+        """Run to the end of the last app, or to the instant ``until``.
 
         Parameters
         ----------
@@ -140,7 +152,7 @@ class Simulation:
         ------
         InvariantBroken : apps remain but nothing will ever happen again.
         """
-        return _Run(self, sink, progress, bench or Workbench(), drop_bench).run()
+        return _Run(self, sink, progress, bench or Workbench(), drop_bench).run(until)
 
 
 class _Run(Driver):
@@ -175,7 +187,7 @@ class _Run(Driver):
         )
         self.finished = 0
 
-    def run(self) -> Scheduler:
+    def run(self, until: Seconds) -> Scheduler:
         sim, kernel = self.sim, self.kernel
         self.sink(0.0, sim.header())
         for machine in sim.cluster.machines:
@@ -193,6 +205,8 @@ class _Run(Driver):
                     f"the simulation of {sim.policy_name} stopped at {kernel.now:.0f} s: {total - self.finished} of {total} apps "
                     "are unfinished and nothing will happen any more."
                 )
+            if kernel.now > until:
+                break
             self.feed(event, kernel.now)
         return self.core
 

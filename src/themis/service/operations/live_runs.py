@@ -14,10 +14,11 @@ from typing import Any
 
 from themis.errors import InputError
 from themis.model.cluster import Cluster, Machine
-from themis.model.events import AppSubmitted, Header, MachineJoined
+from themis.model.events import AppCancelled, AppHeld, AppResumed, AppSubmitted, Header, MachineJoined
 from themis.model.log import LogWriter
 from themis.model.settings import Settings
 from themis.model.speed import ProfileBook
+from themis.model.units import Seconds
 from themis.model.workload import App, CurveStopping, Job, LossCurve, Regime, Workload
 from themis.policies.api import make_policy
 from themis.schema import messages as schema
@@ -25,8 +26,11 @@ from themis.service.engine.journal import Entry, export
 from themis.service.engine.kept_copies import journal_of
 from themis.service.engine.recovery import kept_book
 from themis.service.engine.speed_estimator import read_profile
-from themis.sim.runner import Simulation
+from themis.sim.runner import Change, Simulation
 from themis.traces.profiles.models import DEFAULT_BOOK
+
+PATIENCE = 2.0
+"""Longest simulation of a live run, over how long that one took."""
 
 
 def write_log(home: Path, log: Path) -> None:
@@ -38,24 +42,36 @@ def write_log(home: Path, log: Path) -> None:
 def simulate(home: Path, log: Path) -> None:
     """Simulate a live run's apps under its policy and settings, each at the instant at which the service took it in.
 
+    Users cancel, hold and resume them when they did. It ends when the apps have, or after ``PATIENCE`` times as long as the live
+    run: what that one did not end may take years.
+
     Raises
     ------
     InputError : the journal has no apps, or no machines.
     """
     with LogWriter(log) as writer:
-        simulation_of(home).run(writer)
+        simulation, lasted_s = _read(home)
+        simulation.run(writer, until=PATIENCE * lasted_s)
 
 
 def simulation_of(home: Path) -> Simulation:
     """The simulation of ``simulate``; a start costs what the policy believes."""
-    header, apps, machines = None, list[AppSubmitted](), dict[str, Machine]()
+    return _read(home)[0]
+
+
+def _read(home: Path) -> tuple[Simulation, Seconds]:
+    """The simulation, and how long the live run took from its first app to its last record."""
+    header, apps, machines, last = None, list[AppSubmitted](), dict[str, Machine](), 0.0
+    done = list[tuple[Seconds, Change]]()
     with journal_of(home) as journal:
-        for _, record in journal.records():
+        for last, record in journal.records():  # the last one is used below
             match record:
                 case Header():
                     header = record
                 case AppSubmitted():
                     apps.append(record)
+                case AppCancelled() | AppHeld() | AppResumed():
+                    done.append((last, record))
                 case MachineJoined():
                     machines[record.machine.name] = record.machine
         entries = journal.apps()
@@ -70,7 +86,7 @@ def simulation_of(home: Path) -> Simulation:
     tick_s = header.settings["tick_s"]
     truth = {entry.app: [_stand_in(entry, i) for i in range(len(entry.programs))] for entry in entries}
     first = apps[0].app.arrival // tick_s * tick_s
-    return Simulation(
+    simulation = Simulation(
         workload=Workload(
             name=home.name,
             source=f"the journal of {home.name}",
@@ -82,7 +98,9 @@ def simulation_of(home: Path) -> Simulation:
         policy_name=header.policy,
         policy=make_policy(header.policy.partition(":")[0], header.params),
         settings=Settings(**header.settings, seed=header.seed),
+        changes=tuple((time - first, change) for time, change in done),
     )
+    return simulation, last - first
 
 
 def _stand_in(entry: Entry, job: int) -> Mapping[str, Any]:
