@@ -187,7 +187,7 @@ class _Run(Driver):
         )
         self.finished = 0
 
-    def run(self, until: Seconds) -> Scheduler:
+    def run(self, until: Seconds = math.inf) -> Scheduler:
         sim, kernel = self.sim, self.kernel
         self.sink(0.0, sim.header())
         for machine in sim.cluster.machines:
