@@ -12,6 +12,7 @@ from themis.cli.table_columns import clock, why_now
 from themis.cli.waiting import EVERY_S, FIRST_S, Notifier, copy_logs, notified, state_of
 from themis.client.client import Client
 from themis.schema import messages as schema
+from themis.schema.wire import changed
 
 
 def row(state: str = "waiting", **more: Any) -> schema.App:
@@ -103,4 +104,6 @@ def test_why_tells_a_range_only_where_there_is_one(latest: float, between: str) 
     found = schema.WhyReply(
         code="all_leased", sentence="", simulations=9, start_earliest=1000.0, start_median=1000.2, start_latest=latest
     )
+    endless = changed(found, start_median=9e11)
+    assert why_now(endless)[1] == "Next GPUs expected in more than a year: what runs now has no end in sight."
     assert why_now(found)[1] == f"Next GPUs expected at {clock(1000.0)}{between} (9 simulations without new arrivals)."

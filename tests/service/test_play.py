@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from pathlib import Path
 
 import pytest
 from daemon import QUICK, daemon
 
 from themis.cli.start import main
+from themis.client.trace_requests import Play, requests_of
+from themis.errors import InputError
+from themis.jobs.readers import NAME
 from themis.model.events import AppSubmitted
 from themis.model.log import read_log
 from themis.report.metrics import metrics_of
+from themis.schema import messages as schema
+from themis.traces.formats import load_workload
+from themis.traces.profiles.models import DEFAULT_BOOK
 
 TRACE = "app,user,submit_s,gpus,duration_s,model\na,ada,0,1,40,ResNet50\nb,ben,20,2,60,VGG16\n"
 
@@ -35,6 +43,11 @@ def test_a_trace_runs_as_real_jobs_at_its_scale_and_the_same_command_submits_not
         assert times[1] >= 2.9
         main(line)
         assert capsys.readouterr().out == "0 a\n1 b\n"
+        assert len(client.history()) == 2
+        with pytest.raises(SystemExit) as end:
+            main([*line[:3], "10", *line[4:]])
+        assert end.value.code == 2
+        assert "--name is 'trace-0', which another trace, other options" in capsys.readouterr().err
         assert len(client.history()) == 2
         far = [client.run(["sleep", "900"], hours=1e7).app for _ in range(2)]
         client.cancel(far[0])
@@ -74,6 +87,9 @@ def test_a_trace_runs_as_real_jobs_at_its_scale_and_the_same_command_submits_not
         (["trace.csv", "--", "x"], "trace.csv is a trace, which takes no arguments, got 'x'."),
         (["demo:seed=3"], "'demo:seed=3': seed is not one of its options; use --seed."),
         (["demo", "--seed=-1"], "--seed is -1, expected 0 or more."),
+        (["nosuch.csv", "--scale", "60"], "'nosuch.csv' is no file, and no workload has this name."),
+        (["demoo", "--scale", "60"], "'demoo' is no file, and no workload has this name. Did you mean 'demo'?"),
+        (["empty.csv"], "trace 'empty.csv' is empty, expected a header with column names."),
         (["nothing"], "cannot read 'nothing': No such file or directory."),
     ],
 )
@@ -83,6 +99,7 @@ def test_wrong_lines_are_one_sentence(
     monkeypatch.chdir(tmp_path)
     Path("trace.csv").write_text(TRACE)
     Path("job.yaml").write_text("name: a\ncommand: x\n")
+    Path("empty.csv").write_text("")
     (tmp_path / "endpoint.json").write_text('{"http": "127.0.0.1:1", "pid": 1}')
     (tmp_path / "token").write_text("token")
     (tmp_path / "token").chmod(0o600)
@@ -90,3 +107,37 @@ def test_wrong_lines_are_one_sentence(
         main(["submit", "--home", str(tmp_path), *words])
     assert end.value.code == 2
     assert capsys.readouterr().err.strip() == f"Error: {said}"
+
+
+@pytest.mark.parametrize(("key", "given"), [("name", "../../x"), ("name", "a/b"), ("owner", "no such")])
+def test_names_are_checked_before_anything_is_started(key: str, given: str) -> None:
+    option = "user" if key == "owner" else key
+    with pytest.raises(InputError) as wrong:
+        Play(**{"name": "ok", key: given})  # type: ignore[arg-type]
+    assert str(wrong.value) == f"--{option} is {given!r}, expected {NAME}."
+
+
+def test_a_job_of_a_thousand_years_is_not_submitted(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text(TRACE.replace(",40,", ",1e11,"))
+    node = schema.Node(name="m", gpus=4, gpu_type="gpu")
+    with pytest.raises(InputError, match=r"job 'a/00' of app 'a' takes 1e\+11 s, expected at most 1e\+10 s"):
+        requests_of(load_workload(str(trace)), [node], DEFAULT_BOOK, Play(name="long"))
+
+
+@pytest.mark.unfoldable  # its journal is damaged
+def test_the_report_of_a_damaged_journal_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with daemon(tmp_path / "home", options=("--machines", "1x1"), settings=QUICK) as service:
+        assert service.client().run(["true"], hours=0.01).app == 0
+    journal = tmp_path / "home" / "journal.db"
+    with contextlib.closing(sqlite3.connect(journal)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    data = bytearray(journal.read_bytes())
+    data[4096 : len(data) - 4096] = b"x" * (len(data) - 8192)
+    journal.write_bytes(data)
+    with pytest.raises(SystemExit) as end:
+        main(["report", str(tmp_path / "home"), "-o", str(tmp_path / "out")])
+    assert end.value.code == 2
+    said = capsys.readouterr().err
+    assert f"cannot read {journal}" in said
+    assert "themis doctor" in said

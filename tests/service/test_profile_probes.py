@@ -57,6 +57,40 @@ def test_probes_find_true_speeds_by_type_and_gang_and_give_way_to_an_app_that_wa
     assert "--gpus is 'one', expected numbers from 1 up" in capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_a_program_that_fails_is_run_once_and_what_is_wrong_is_said_before_anything_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home, bad, ends = tmp_path / "home", tmp_path / "bad.yaml", tmp_path / "ends.yaml"
+    bad.write_text(f"name: bad\ncommand: [{sys.executable}, nosuch.py]\n")
+    ends.write_text("name: ends\ncommand: ['true']\n")
+    (home / "profiles").mkdir(parents=True)
+    (home / "profiles" / "kept.csv").write_text("model,gpu_type,gpus,steps_per_s\nm,gpu,1,2.0\n")
+    wrong = {
+        ("--name", "../lab"): "name is '../lab', expected 1 to 64 letters",
+        ("--name", "gavel"): "which is a shipped book; choose another.",
+        ("--name", "kept"): "kept.csv exists; name it otherwise or give --force.",
+        ("--name", "lab", "--gpus", "1,8"): "has 2 GPUs of type gpu, expected at least 8; lower --gpus.",
+        ("--name", "lab", str(tmp_path / "nosuch.yaml")): "nosuch.yaml",
+    }
+    with daemon(home, options=("--machines", "1x2"), settings=(*QUICK, "single_trust=true")) as service:
+        for words, said in wrong.items():
+            with pytest.raises(SystemExit) as ended:
+                main(["profile", str(bad), *words, "--seconds", "1", "--home", str(home)])
+            assert ended.value.code == 2
+            assert said in capsys.readouterr().err
+        client = service.client()
+        assert not client.history()
+        with pytest.raises(SystemExit) as ended:
+            main(["profile", str(bad), str(ends), "--name", "lab", "--seconds", "1", "--home", str(home)])
+        assert ended.value.code == 2
+        said = capsys.readouterr().err
+        assert "bad on 1 gpu: no speed, " in said
+        assert "ends on 1 gpu: no speed, " in said
+        assert "gave way" not in said
+        assert [app.name for app in client.history()] == ["probe-bad-1", "probe-ends-1"]
+
+
 @pytest.mark.parametrize("beside", [False, True])
 def test_a_probe_is_of_no_known_model_so_no_policy_pairs_it_and_it_teaches_nothing(beside: bool) -> None:
     program = schema.Program(argv=["train", "it's"], env={"A": "b c"}, cwd="/a b")
@@ -66,13 +100,13 @@ def test_a_probe_is_of_no_known_model_so_no_policy_pairs_it_and_it_teaches_nothi
         jobs=[schema.Job(model="ResNet-50", regimes=[schema.Regime(steps=5.0, batch=64)], program=program)],
         profile=schema.Profile(curves=[curve]),
     )
-    probe = _probe(request, Gang(gpu_type="V100", gpus=1), request if beside else None)
+    probe = _probe(request, Gang(gpu_type="V100", gpus=1), 60.0, request if beside else None)
     assert (probe.jobs[0].model, probe.profile, probe.weight) == ("generic", None, 1e-6)
     if beside:
         assert """cd '/a b' && env 'A=b c' train 'it'"'"'s'; kill""" in probe.jobs[0].program.argv[2]
         other = changed(request, jobs=[changed(request.jobs[0], program=changed(program, launcher="bwrap"))])
         with pytest.raises(InputError, match="net and net differ in launcher, expected the same"):
-            _probe(request, Gang(gpu_type="V100", gpus=1), other)
+            _probe(request, Gang(gpu_type="V100", gpus=1), 60.0, other)
 
 
 @pytest.mark.slow

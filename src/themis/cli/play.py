@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from themis.cli.output import say, say_notes
-from themis.errors import InputError
+from themis.errors import InputError, closest, counted
 
 if TYPE_CHECKING:
     from themis.client.light import Service
     from themis.schema import messages as schema
 
-JOB_FILES = (".yaml", ".yml", ".sh")
+JOB_FILES, TABLES = (".yaml", ".yml", ".sh"), (".csv", ".csv.gz")
 LOOK_S = 1.0
 """Seconds between two looks at whether apps have ended."""
 
@@ -40,6 +40,11 @@ def is_trace(file: Path, options: Options) -> bool:
     """True for a trace or a generator, and False for a job file or a script, which take none of the options."""
     found = not file.name.endswith(JOB_FILES) and (options.format != "" or file.is_dir() or _known(file))
     if not found and (wrong := options.given()):
+        if not file.exists():
+            from themis.traces.formats import registered
+
+            near = closest(str(file).partition(":")[0], registered())
+            raise InputError(f"{str(file)!r} is no file, and no workload has this name.{near}")
         raise InputError(f"{wrong[0]} is for a trace or a generator, and {file} is neither; drop it.")
     return found
 
@@ -49,6 +54,8 @@ def _known(file: Path) -> bool:
 
     if not file.exists():
         return str(file).partition(":")[0] in registered()
+    if file.name.endswith(TABLES):
+        return True
     with open(file, "rb") as opened:
         if opened.read(2) == b"#!":
             return False
@@ -85,6 +92,7 @@ def play(trace: str, owner: str, options: Options, service: Service) -> None:
         owner=owner or ("" if info.admin else info.user),
     )
     planned = requests_of(workload, service.client.nodes(), book, how)
+    _same_as_before(service.home / "plays" / f"{how.name}.sha256", planned)
     if not options.wait:
         _in_background(service.home, how.name, planned)
         return
@@ -92,18 +100,31 @@ def play(trace: str, owner: str, options: Options, service: Service) -> None:
     _end(service, _submit(service, planned))
 
 
+def _same_as_before(path: Path, planned: list[tuple[float, schema.SubmitRequest]]) -> None:
+    """Note what a play submits; one name stands for one trace with the same options, so that it can go on after an interruption."""
+    import hashlib
+
+    digest = hashlib.sha256()
+    for arrival, request in planned:
+        digest.update(f"{arrival!r} {request.model_dump_json()}\n".encode())
+    path.parent.mkdir(exist_ok=True)
+    if path.exists() and path.read_text() != digest.hexdigest():
+        raise InputError(
+            f"--name is {path.stem!r}, which another trace, other options or another folder had before; give another name."
+        )
+    path.write_text(digest.hexdigest())
+
+
 def _in_background(home: Path, name: str, planned: list[tuple[float, schema.SubmitRequest]]) -> None:
     import shlex
     import subprocess
 
-    folder = home / "plays"
-    folder.mkdir(exist_ok=True)
-    path = folder / f"{name}.log"
+    path = home / "plays" / f"{name}.log"
     words = [sys.executable, "-m", "themis.cli", *sys.argv[1:], "--wait"]
     with open(path, "ab") as log:
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     say(
-        f"{len(planned)} apps are submitted within {planned[-1][0]:.0f} s by process {process.pid}, which writes to {path}. "
+        f"{counted(len(planned), 'app')} to submit within {planned[-1][0]:.0f} s by process {process.pid}, which writes to {path}. "
         f"If it is stopped, the same command goes on: themis {shlex.join(sys.argv[1:])}"
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +24,7 @@ def profile(
     ] = "",
     node: Annotated[str, typer.Option("--node", metavar="NAME", help="Measure on this machine.")] = "",
     pairs: Annotated[bool, typer.Option("--pairs", help="Measure any two programs on one GPU as well.")] = False,
-    seconds: Annotated[float, typer.Option("--seconds", help="Time of one measurement.")] = 60.0,
+    seconds: Annotated[float, typer.Option("--seconds", help="Time of one measurement, and at least twice the setting progress.")] = 60.0,
     force: Annotated[bool, typer.Option("--force", help="Replace a table of this name.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the measurements as JSON.")] = False,
     home: Annotated[
@@ -38,11 +40,12 @@ def profile(
     """
     from themis.cli.profiles import keep
     from themis.cli.table_columns import service_of
-    from themis.client.probing import Gang, Probe, measure
+    from themis.client.probing import Gang, Probe, check, measure
     from themis.client.submit_requests import text_requests
     from themis.limits import read_text
     from themis.schema.messages import SubmitRequest
     from themis.traces.profiles.csv_file import COLUMNS, rows_of
+    from themis.traces.profiles.library import place_of
     from themis.traces.profiles.throughputs import Alone, Beside, Throughputs
 
     try:
@@ -55,6 +58,8 @@ def profile(
         raise InputError(f"--gpus is {gpus!r}, expected 1 among them with --pairs: shares are of the speed on one GPU.")
     if not 1 <= seconds <= 86400:
         raise InputError(f"--seconds is {seconds:g}, expected 1 to 86400.")
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: a probe is cancelled
     together: dict[str, dict[Alone, float]] = {}
     apart: dict[str, dict[Alone, float]] = {}
     beside: dict[str, dict[Beside, float]] = {}
@@ -76,20 +81,28 @@ def profile(
             say(f"{key} on {gang}: {f'no speed, {found.failed}' if found.failed else rate}")
             return found
 
-        for file in files:
-            (request, *_), _ = text_requests(
+        folder = service.home / "profiles"
+        place_of(folder, name, force=force)
+        gangs = [Gang(gpu_type=kind, gpus=size, node=node) for kind in kinds for size in sizes]
+        for gang in gangs:
+            check(client, gang)
+        requests = [
+            text_requests(
                 read_text(file),
                 str(file),
                 user="",
                 folder=str(Path.cwd()),
                 unknown_work_s=client.info().unknown_work_s,
-                profiles=service.home / "profiles",
-            )
+                profiles=folder,
+            )[0][0]
+            for file in files
+        ]
+        for request in requests:
             job = request.jobs[0]
             own = job.model if request.profile is None and job.model not in ("", "generic") else request.name
             batch = job.regimes[0].batch
             programs[own, batch] = request
-            for gang in (Gang(gpu_type=kind, gpus=size, node=node) for kind in kinds for size in sizes):
+            for gang in gangs:
                 if not (found := probed(own, request, gang)).failed:
                     table = together if found.together else apart
                     table.setdefault(gang.gpu_type, {})[own, batch, gang.gpus] = found.rate
@@ -102,7 +115,6 @@ def profile(
                         found = probed(f"{own} sharing a GPU with {partner}", request, gang, other)
                         if not found.failed:
                             beside.setdefault(kind, {})[own, batch, partner, size] = found.rate
-        folder = service.home / "profiles"
     if not together:
         raise InputError("no program had a speed on one machine, so there is no table to keep.")
     rates = Throughputs(together=together, apart=apart, beside=beside)

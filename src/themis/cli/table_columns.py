@@ -468,6 +468,8 @@ def assumed_speeds(assumed: Sequence[str]) -> str:
     return f"Speeds assumed until they are measured: on {', '.join(assumed)}." if assumed else ""
 
 
+FAR_S = 365 * 86400.0
+"""Seconds beyond which an instant is not printed as a date."""
 LENT = 0.05
 """GPU hours below which no loan is shown."""
 STATES = {"ended": "ended", "held": "held", "running": "running", "partly_running": "running", "nothing_to_run": "idle"}
@@ -505,6 +507,8 @@ def _start(found: Any) -> list[str]:
     if found.start_median is None:
         return []
     low, middle, high = found.start_earliest, found.start_median, found.start_latest
+    if middle > time.time() + FAR_S:
+        return ["Next GPUs expected in more than a year: what runs now has no end in sight."]
     within = f", between {_clocks(low, middle)} and {_clocks(high, middle)}" if low and high and high - low >= 1 else ""
     how = f" ({found.simulations} simulations without new arrivals)" if found.simulations else ""
     return [f"Next GPUs expected at {clock(middle)}{within or (', or much later' if high is None else '')}{how}."]

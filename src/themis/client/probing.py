@@ -26,6 +26,8 @@ FEWEST = 3
 """Least number of reports that make a speed."""
 SILENT_S: Seconds = 120.0
 """A probe that has reported nothing after its time and this one reports no steps."""
+ENDS_S: Seconds = 120.0
+"""A probe whose client is gone ends this long after all that a client waits for."""
 GRACE_S: Seconds = 2.0
 BESIDE = """\
 there=$THEMIS_RUN_DIR/reports/neighbour
@@ -85,13 +87,8 @@ def measure(
     ------
     InputError : the service has not so many such GPUs, a program reports no steps, or the two run in different environments.
     """
-    there = sum(node.gpus for node in gang.of(client))
-    if there < gang.gpus:
-        of = (
-            f"machine {gang.node} has {there}" if gang.node else f"the service has {there} GPUs of type {gang.gpu_type}"
-        )
-        raise InputError(f"{of}, expected at least {gang.gpus}; lower --gpus.")
-    probe = _probe(request, gang, beside)
+    check(client, gang)
+    probe = _probe(request, gang, seconds, beside)
     while True:
         _until_idle(client, gang, tell)
         after = client.info().records
@@ -107,7 +104,19 @@ def measure(
         tell(f"{gang}: gave way to an app that waits, and begins again when GPUs are idle.")
 
 
-def _probe(request: schema.SubmitRequest, gang: Gang, beside: schema.SubmitRequest | None) -> schema.SubmitRequest:
+def check(client: Client, gang: Gang) -> None:
+    """Raise InputError if the service has not so many such GPUs."""
+    there = sum(node.gpus for node in gang.of(client))
+    if there < gang.gpus:
+        of = (
+            f"machine {gang.node} has {there}" if gang.node else f"the service has {there} GPUs of type {gang.gpu_type}"
+        )
+        raise InputError(f"{of}, expected at least {gang.gpus}; lower --gpus.")
+
+
+def _probe(
+    request: schema.SubmitRequest, gang: Gang, seconds: Seconds, beside: schema.SubmitRequest | None
+) -> schema.SubmitRequest:
     job = request.jobs[0]
     program = changed(job.program, work_is_time=False, grace_s=GRACE_S)
     if beside is not None:
@@ -135,7 +144,7 @@ def _probe(request: schema.SubmitRequest, gang: Gang, beside: schema.SubmitReque
         brackets=None,
         curve=None,
         retries=0,
-        walltime_s=None,
+        walltime_s=seconds + SILENT_S + ENDS_S,
     )
 
 
@@ -180,7 +189,7 @@ def _followed(client: Client, app: int, gang: Gang, seconds: Seconds, after: int
             after = record.number
             if record.kind == "Grant" and of_app in record.jobs:
                 found = replace(found, together=record.record["locality"] <= Locality.MACHINE)
-            elif record.kind == "Revoke" and of_app in record.jobs:
+            elif record.kind == "Revoke" and of_app in record.jobs and record.record["cause"] in ("expired", "moved"):
                 return None
             elif record.kind == "JobProgress" and of_app in record.jobs:
                 reports.append((record.time, record.record["steps"]))

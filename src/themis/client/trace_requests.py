@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from themis.client.submit_requests import dynamic_message, regimes_of, tell_tuner
 from themis.errors import InputError, closest
+from themis.jobs.readers import NAME, NAMED
 from themis.model.cluster import Cluster, Machine
 from themis.model.speed import ProfileBook
 from themis.model.units import Locality
@@ -25,7 +26,7 @@ from themis.schema import messages as schema
 from themis.schema.same import same
 from themis.schema.wire import told
 from themis.traces.scale import Scale, scale
-from themis.traces.trace_summary import check_fits
+from themis.traces.trace_summary import check_fits, check_lengths
 
 PLACES = ("model", "batch", "steps", "epochs", "gpus", "app", "job", "user")
 """Placeholders of a command."""
@@ -60,6 +61,9 @@ class Play:
             value = getattr(self, key)
             if not 0 < value < math.inf:
                 raise InputError(f"--{key} is {value:g}, expected a factor above 0.")
+        for key, value in (("name", self.name), ("user", self.owner or "any")):
+            if not NAMED.fullmatch(value):
+                raise InputError(f"--{key} is {value[:100]!r}, expected {NAME}.")
         if self.command and self.pace != 1.0:
             raise InputError("--pace is for stand-ins, and --command gives real programs; drop one of them.")
 
@@ -84,6 +88,7 @@ def requests_of(
         machines=tuple(Machine(name=m.name, gpus=m.gpus, gpu_type=m.gpu_type) for m in machines if m.gpus),
     )
     check_fits(workload, cluster, book)
+    check_lengths(workload, book)
     words = _words(play.command)
     first = workload.apps[0].arrival
     if words:

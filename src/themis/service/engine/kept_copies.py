@@ -37,10 +37,12 @@ def journal_of(home: Path) -> Iterator[Journal]:
                 closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db,
                 closing(sqlite3.connect(copy)) as there,
             ):
-                db.backup(there)
+                db.backup(there)  # which copies damaged pages as they are
+                if (fault := there.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+                    raise sqlite3.DatabaseError(fault)
+            with closing(Journal(copy)) as journal:
+                yield journal
         except sqlite3.DatabaseError as error:
             raise InputError(
                 f"cannot read {path} ({error}). Run `themis doctor --data-dir {home}` to check it."
             ) from None
-        with closing(Journal(copy)) as journal:
-            yield journal

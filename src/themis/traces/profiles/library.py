@@ -53,7 +53,17 @@ def added(folder: Path) -> dict[str, Path]:
 
 
 def add(folder: Path, name: str, rates: Throughputs, *, force: bool = False) -> Path:
-    """Keep a table under a name.
+    """Keep a table under a name; raises as ``place_of`` does."""
+    path = place_of(folder, name, force=force)
+    folder.mkdir(parents=True, exist_ok=True)
+    draft = folder / f".{name}.csv.new"
+    write_csv(draft, rates)
+    draft.replace(path)
+    return path
+
+
+def place_of(folder: Path, name: str, *, force: bool = False) -> Path:
+    """The file of a table that is to be kept under a name.
 
     Raises
     ------
@@ -66,10 +76,6 @@ def add(folder: Path, name: str, rates: Throughputs, *, force: bool = False) -> 
     path = folder / f"{name}.csv"
     if path.exists() and not force:
         raise InputError(f"{path} exists; name it otherwise or give --force.")
-    folder.mkdir(parents=True, exist_ok=True)
-    draft = folder / f".{name}.csv.new"
-    write_csv(draft, rates)
-    draft.replace(path)
     return path
 
 
