@@ -24,7 +24,9 @@ def profile(
     ] = "",
     node: Annotated[str, typer.Option("--node", metavar="NAME", help="Measure on this machine.")] = "",
     pairs: Annotated[bool, typer.Option("--pairs", help="Measure any two programs on one GPU as well.")] = False,
-    seconds: Annotated[float, typer.Option("--seconds", help="Time of one measurement, and at least twice the setting progress.")] = 60.0,
+    seconds: Annotated[
+        float, typer.Option("--seconds", help="Time of one measurement, and at least twice the setting progress.")
+    ] = 60.0,
     force: Annotated[bool, typer.Option("--force", help="Replace a table of this name.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the measurements as JSON.")] = False,
     home: Annotated[

@@ -14,7 +14,7 @@ from typing import Any
 
 from themis.errors import InputError
 from themis.model.cluster import Cluster, Machine
-from themis.model.events import AppCancelled, AppHeld, AppResumed, AppSubmitted, Header, MachineJoined
+from themis.model.events import AppCancelled, AppFinished, AppHeld, AppResumed, AppSubmitted, Header, MachineJoined
 from themis.model.log import LogWriter
 from themis.model.settings import Settings
 from themis.model.speed import ProfileBook
@@ -42,8 +42,8 @@ def write_log(home: Path, log: Path) -> None:
 def simulate(home: Path, log: Path) -> None:
     """Simulate a live run's apps under its policy and settings, each at the instant at which the service took it in.
 
-    Users cancel, hold and resume them when they did. It ends when the apps have, or after ``PATIENCE`` times as long as the live
-    run: what that one did not end may take years.
+    Users cancel, hold and resume them when they did; an app that failed leaves when it did. It ends when the apps have, or after
+    ``PATIENCE`` times as long as the live run: what that one did not end may take years.
 
     Raises
     ------
@@ -72,6 +72,8 @@ def _read(home: Path) -> tuple[Simulation, Seconds]:
                     apps.append(record)
                 case AppCancelled() | AppHeld() | AppResumed():
                     done.append((last, record))
+                case AppFinished() if record.outcome == "failed":
+                    done.append((last, AppCancelled(app=record.app)))
                 case MachineJoined():
                     machines[record.machine.name] = record.machine
         entries = journal.apps()
