@@ -47,7 +47,7 @@ def test_a_trace_runs_as_real_jobs_at_its_scale_and_the_same_command_submits_not
         with pytest.raises(SystemExit) as end:
             main([*line[:3], "10", *line[4:]])
         assert end.value.code == 2
-        assert "--name is 'trace-0', which another trace, other options" in capsys.readouterr().err
+        assert "--name is 'trace-0', which another trace or other options" in capsys.readouterr().err
         assert len(client.history()) == 2
         far = [client.run(["sleep", "900"], hours=1e7).app for _ in range(2)]
         client.cancel(far[0])

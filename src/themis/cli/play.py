@@ -92,7 +92,8 @@ def play(trace: str, owner: str, options: Options, service: Service) -> None:
         owner=owner or ("" if info.admin else info.user),
     )
     planned = requests_of(workload, service.client.nodes(), book, how)
-    _same_as_before(service.home / "plays" / f"{how.name}.sha256", planned)
+    told = repr((workload, how.scale, how.pace, how.command, how.owner, options.profiles))
+    _same_as_before(service.home / "plays" / f"{how.name}.sha256", told)
     if not options.wait:
         _in_background(service.home, how.name, planned)
         return
@@ -100,19 +101,17 @@ def play(trace: str, owner: str, options: Options, service: Service) -> None:
     _end(service, _submit(service, planned))
 
 
-def _same_as_before(path: Path, planned: list[tuple[float, schema.SubmitRequest]]) -> None:
+def _same_as_before(path: Path, given: str) -> None:
     """Note what a play submits; one name stands for one trace with the same options, so that it can go on after an interruption."""
     import hashlib
 
-    digest = hashlib.sha256()
-    for arrival, request in planned:
-        digest.update(f"{arrival!r} {request.model_dump_json()}\n".encode())
+    digest = hashlib.sha256(given.encode()).hexdigest()
     path.parent.mkdir(exist_ok=True)
-    if path.exists() and path.read_text() != digest.hexdigest():
+    if path.exists() and path.read_text() != digest:
         raise InputError(
-            f"--name is {path.stem!r}, which another trace, other options or another folder had before; give another name."
+            f"--name is {path.stem!r}, which another trace or other options had before; give another name."
         )
-    path.write_text(digest.hexdigest())
+    path.write_text(digest)
 
 
 def _in_background(home: Path, name: str, planned: list[tuple[float, schema.SubmitRequest]]) -> None:

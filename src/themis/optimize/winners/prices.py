@@ -148,7 +148,7 @@ def _duals(problem: WinnerProblem, need: Ints, caps: Ints) -> Floats:
     np.maximum.at(second, problem.who[rest], net[rest])
     clear = np.argsort(np.where(net[best] > 0, net[best] - second[problem.who[best]], -net[best]))
     while rows < gain.size:
-        near, fixed = np.split(best[clear], [rows * best.size // gain.size])
+        near, fixed = np.split(best[clear], [max(rows * best.size // gain.size, 1)])
         left = caps - need[fixed[net[fixed] > 0]].sum(0)
         if (left >= 0).all():
             some = np.isin(problem.who, problem.who[near])
