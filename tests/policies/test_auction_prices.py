@@ -13,7 +13,7 @@ from themis.optimize.winners import prices
 from themis.optimize.winners.auction_problem import WinnerProblem
 from themis.optimize.winners.capacities import anchored, needs
 from themis.optimize.winners.gang_packing import Packer
-from themis.optimize.winners.prices import mend, price, repair
+from themis.optimize.winners.prices import Best, mend, price, repair
 from themis.optimize.winners.solver import Solver
 from themis.optimize.winners.work_limits import Limits
 from themis.policies.auction import ANYWHERE, MACHINE, RACK, Bids, Supply
@@ -71,9 +71,8 @@ def test_prices_of_many_rows_prove_what_the_whole_program_proves(
 def test_what_a_payment_changes_is_undone(seed: int) -> None:
     problem = build(*odd_case(seed, 40))
     priced = price(problem, [])
-    order = np.lexsort((-priced.net, problem.who))
-    order = order[np.append(True, problem.who[order][1:] != problem.who[order][:-1])]
-    builder = repair(problem, priced, np.sort(order[priced.net[order] > 0]))
+    best = Best(priced.net, problem.who)
+    builder = repair(problem, priced, best.row[best.wins])
     before, rows = copy.deepcopy(builder), builder.rows()
     assert rows
     assert builder.worth == problem.score[rows].sum()

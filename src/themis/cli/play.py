@@ -92,8 +92,8 @@ def play(trace: str, owner: str, options: Options, service: Service) -> None:
         owner=owner or ("" if info.admin else info.user),
     )
     planned = requests_of(workload, service.client.nodes(), book, how)
-    told = repr((workload, how.scale, how.pace, how.command, how.owner, options.profiles))
-    _same_as_before(service.home / "plays" / f"{how.name}.sha256", told)
+    content = repr((workload, how.scale, how.pace, how.command, how.owner, options.profiles))
+    _check_unchanged(service.home / "plays" / f"{how.name}.sha256", content)
     if not options.wait:
         _in_background(service.home, how.name, planned)
         return
@@ -101,11 +101,11 @@ def play(trace: str, owner: str, options: Options, service: Service) -> None:
     _end(service, _submit(service, planned))
 
 
-def _same_as_before(path: Path, given: str) -> None:
-    """Note what a play submits; one name stands for one trace with the same options, so that it can go on after an interruption."""
+def _check_unchanged(path: Path, content: str) -> None:
+    """Store a hash of a play's trace and options; raise InputError if the play's name had others before."""
     import hashlib
 
-    digest = hashlib.sha256(given.encode()).hexdigest()
+    digest = hashlib.sha256(content.encode()).hexdigest()
     path.parent.mkdir(exist_ok=True)
     if path.exists() and path.read_text() != digest:
         raise InputError(

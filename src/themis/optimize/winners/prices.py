@@ -28,7 +28,7 @@ NEAR = 4_000
 """Rows of which changes are taken."""
 
 ROWS = 4_000
-"""Most rows of a linear relaxation that is solved as one program, and about the number that chooses anew in a larger one."""
+"""Most rows of a linear relaxation that is solved as one program. Of a larger one, about so many rows choose anew."""
 
 GROUPS, TRIES, ENOUGH, MOVED = 100, 60, 1e-7, 0.7
 """Of a larger one: groups of bidders, most prices tried, the relative gap at which they are good, and the part of the way to the
@@ -141,28 +141,28 @@ def _duals(problem: WinnerProblem, need: Ints, caps: Ints) -> Floats:
         return _solved(gain, problem.who, need, caps)
     first, bound = _mixed(gain, problem.who, need, caps)
     net = gain - need @ first
-    order = np.lexsort((-net, problem.who))
-    best = order[np.append(True, problem.who[order][1:] != problem.who[order][:-1])]
+    best = Best(net, problem.who).row
     second = np.zeros(problem.bidders)
-    rest = np.setdiff1d(order, best)
+    rest = np.delete(np.arange(gain.size), best)
     np.maximum.at(second, problem.who[rest], net[rest])
-    clear = np.argsort(np.where(net[best] > 0, net[best] - second[problem.who[best]], -net[best]))
+    margin = np.where(net[best] > 0, net[best] - second[problem.who[best]], -net[best])
+    clear = np.argsort(margin, kind="stable")
     while rows < gain.size:
         near, fixed = np.split(best[clear], [max(rows * best.size // gain.size, 1)])
         left = caps - need[fixed[net[fixed] > 0]].sum(0)
         if (left >= 0).all():
             some = np.isin(problem.who, problem.who[near])
             duals = _solved(gain[some], problem.who[some], need[some], left)
-            if _Best(gain - need @ duals, problem.who).sum + caps @ duals <= bound:
+            if Best(gain - need @ duals, problem.who).sum + caps @ duals <= bound:
                 return duals
         rows *= 2
     return _solved(gain, problem.who, need, caps)
 
 
-class _Best:
+class Best:
     """Each bidder's best row by what is left of its worth: shapes [B], where it wins, and the sum of all."""
 
-    def __init__(self, net: Floats, who: Ints) -> None:
+    def __init__(self, net: Floats | Ints, who: Ints) -> None:
         start = np.flatnonzero(np.r_[True, who[1:] != who[:-1]])
         top = np.maximum.reduceat(net, start)
         is_top = net == np.repeat(top, np.diff(np.r_[start, net.size]))
@@ -185,7 +185,7 @@ def _mixed(gain: Floats, who: Ints, need: Ints, caps: Ints) -> tuple[Floats, flo
     mixture.add_dense(np.zeros(len(groups)), np.concatenate([np.zeros((len(groups), kinds)), groups], 1))
     least, best, at = np.inf, np.zeros(kinds), np.zeros(kinds)
     for _ in range(TRIES):
-        choice = _Best(gain - need @ at, who)
+        choice = Best(gain - need @ at, who)
         bound = float(choice.sum + caps @ at)
         if bound < least:
             least, best = bound, at

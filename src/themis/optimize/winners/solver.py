@@ -27,7 +27,7 @@ from themis.optimize.winners.bid_tables import Choices, Tables
 from themis.optimize.winners.capacities import Capacity, broken, needs, totals
 from themis.optimize.winners.gang_packing import Packer
 from themis.optimize.winners.payment_bounds import PaymentBounds
-from themis.optimize.winners.prices import Builder, PricedRows, mend, packed, price, repair, unpriced
+from themis.optimize.winners.prices import Best, Builder, PricedRows, mend, packed, price, repair, unpriced
 from themis.optimize.winners.work_limits import Limits
 
 
@@ -109,9 +109,8 @@ class Solver:
         """A choice near everyone's best row at the prices of the linear relaxation, which bound any choice."""
         problem = self.problem
         self.priced = price(problem, [])
-        order = np.lexsort((-self.priced.net, problem.who))
-        order = order[np.append(True, problem.who[order][1:] != problem.who[order][:-1])]
-        self.builder = repair(problem, self.priced, np.sort(order[self.priced.net[order] > 0]))
+        best = Best(self.priced.net, problem.who)
+        self.builder = repair(problem, self.priced, best.row[best.wins])
         rows = self.builder.rows()
         low, high = self._worth(rows), self._ceiling()
         places = self.builder.places(self.packer.gangs(rows))
