@@ -63,6 +63,9 @@ def test_a_table_of_ones_own_is_checked_kept_and_used(themis: Command, tmp_path:
     assert (ended.code, "lab.csv: 1 model, 1 rate. Use it" in ended.err) == (0, True)
     assert (home / "profiles" / "lab.csv").exists()
     assert themis("profiles", "add", path).code == 2
+    assert "Your own tables: lab." in themis("profiles", "list").err
+    ended = themis("profiles", "show", "mine")
+    assert (ended.code, "themis profiles show mine --profiles lab" in ended.err) == (2, True)
     trace = tmp_path / "t.csv"
     trace.write_text("app,submit_s,gpus,steps,model\na,0,1,7200,mine\n")
     for books, hours in (("lab", 1.0), (f"themis,{path}", 1.0)):

@@ -18,6 +18,7 @@ BAD = "app,user,submit_s,gpus,duration_s\na,ann,0,2,60\nb,bob,5,many,60\nc,bob,-
 def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "good.csv").write_text(GOOD, encoding="utf-8")
     (tmp_path / "bad.csv").write_text(BAD, encoding="utf-8")
+    (tmp_path / "endless.csv").write_text(GOOD.splitlines()[0] + "\na,ann,0,1,1e300\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
 
 
@@ -143,6 +144,7 @@ REFUSED = {
     "a faulty file": (["convert", "bad.csv", "x.csv"], "bad.csv, line 3, column 'gpus'"),
     "a target of another kind": (["convert", "demo", "x.parquet"], "expected a name that ends in .csv or .csv.gz"),
     "a target that cannot be written": (["convert", "demo", "nowhere/x.csv"], "cannot write trace"),
+    "a job without end": (["describe", "endless.csv"], "job 'a/00' of app 'a' takes 1e+300 s, expected at most 1e+10 s"),
     "a factor of nothing": (["scale", "demo", "x.csv", "--load", "0"], "load is 0.0, expected a factor above 0"),
 }
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from themis.cli.output import err, escape, out, print_json, print_whole
-from themis.errors import UnknownName, counted
+from themis.cli.output import err, escape, out, print_json, print_whole, say
+from themis.errors import InputError, UnknownName, counted
 from themis.service.engine.kept_copies import journal_of
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ def list_(profiles: Profiles = "gavel", output: Output = "table") -> None:
     book = _book(profiles)
     rows = [_summary(book.get(name)) for name in sorted(book.profiles, key=str.lower)]
     _print(rows, output, SUMMARY)
+    if others := [name for name in _own() if name not in profiles.split(",")]:
+        say(f"Your own tables: {', '.join(others)}. themis profiles list --profiles {others[0]} lists its models.")
 
 
 def show(
@@ -54,7 +56,7 @@ def show(
 
     Example: [cyan]themis profiles show ResNet-50 --colocated[/cyan]
     """
-    profile = _book(profiles).get(model)
+    profile = _profile(model, profiles)
     if not colocated:
         _print(_rates(profile), output, RATES)
     else:
@@ -86,7 +88,6 @@ def from_run(
 
     Example: [cyan]themis profiles from-run out/demo/themis-seed0.jsonl.gz --name demo[/cyan]
     """
-    from themis.errors import InputError
     from themis.model.log import read_log
     from themis.report.throughput_table import measured
 
@@ -120,6 +121,25 @@ def _book(names: str) -> ProfileBook:
     from themis.traces.profiles.library import load_book
 
     return load_book(names, _folder())
+
+
+def _profile(model: str, names: str) -> Profile:
+    """The model's speeds; UnknownName says in which of the user's own tables an unknown one is."""
+    try:
+        return _book(names).get(model)
+    except UnknownName as unknown:
+        there = [name for name in _own() if model in _book(name).profiles]
+        if not there:
+            raise
+        command = f"themis profiles show {model} --profiles {there[0]}"
+        raise InputError(f"no model {model!r} in {names}, but in your table {there[0]}: {command}") from unknown
+
+
+def _own() -> list[str]:
+    """Names of the user's own tables."""
+    from themis.traces.profiles.library import added
+
+    return list(added(_folder()))
 
 
 def _folder() -> Path:

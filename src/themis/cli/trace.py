@@ -68,6 +68,7 @@ def describe(
     there = _cluster(cluster)
     book = _book(trace, profiles)
     workload = _load(trace, trace_format, seed, book)
+    trace_summary.check_lengths(workload, book)
     figures = trace_summary.describe(workload, there, book)
     wanted = demand.demand(workload, book)
     tenants = trace_summary.by_user(workload, book)
