@@ -380,6 +380,24 @@ def test_steps_that_a_program_repeats_are_trained_at_the_speed_of_all_others() -
     assert outlook.alone(0, 120.0) == pytest.approx((6000 - 1506) / (1500 / 20.0), rel=0.01)
 
 
+def test_the_start_of_a_program_is_not_taken_for_slow_training() -> None:
+    """It trains 10 steps a second, in leases of 10 s of which the start takes 4."""
+    outlook, steps = Outlook(), 0.0
+    outlook.service(1)
+    outlook.submit(0.0, AppSubmitted(app=app("a", [job(6000.0, model="own")]), weight=1.0, alone=(60.0, 60.0)))
+    grant = Grant(app=0, job=0, attempt=1, gpus=(0,), seat=0, until=60.0, locality=0, target=6000.0, score=1.0)
+    for since in (0.0, 100.0, 200.0):
+        outlook.grant(since, grant)
+        outlook.train(since, 0)
+        for second in range(5, 11):
+            steps += 10.0
+            outlook.progress(since + second, 0, steps)
+            if since or second >= 10:
+                assert outlook.alone(0, since + second) == pytest.approx((6000.0 - steps) / 10.0, rel=0.01)
+        outlook.revoke(since + 10.0, 0, 1)
+        outlook.stopped(0, steps)
+
+
 def test_trials_of_a_sweep_in_rungs_say_the_same_of_its_speed_and_the_last_one_has_its_own_steps_left() -> None:
     """At one step a second, as declared: 9 trials of 100 steps, 3 of 200 more that repeat the first ones, 1 of 600 more."""
     tuner = Halving(rungs=(Rung(jobs=9, steps=100), Rung(jobs=3, steps=200), Rung(jobs=1, steps=600)))

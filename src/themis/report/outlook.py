@@ -40,6 +40,9 @@ STALE = 16
 
 LEAST_S = 5.0
 """Seconds of training after which steps say how fast a job is."""
+START_S = 60.0
+"""Seconds of a lease of which the start is a small part: what was learned in an earlier lease holds until then, or until
+``LEAST_S`` after the first report of this one."""
 ASSUMED = {"": 0.6, " measured": 0.25, " unknown": math.inf}
 """Spread of the logarithm of forecast errors by what the work is known from, until past ones say it."""
 
@@ -95,6 +98,8 @@ class _AppForecast:
     """Steps that each job's program counted last by itself."""
     begun: dict[int, float] = field(default_factory=dict)
     """Steps that each job had done when it began to train, as far as it reported them."""
+    first: dict[int, tuple[Seconds, float]] = field(default_factory=dict)
+    """First report of each job in its present lease: its time, and the steps done by then."""
 
     def alone(self, now: Seconds, capacity: int) -> Seconds:
         """Seconds that it needs from now on with as many of ``capacity`` GPUs as it can use, if no job ends early.
@@ -136,8 +141,17 @@ class _AppForecast:
     def measure(self, job: int, now: Seconds, steps: float, of: float) -> bool:
         """Learn from the steps that a job has done by now; True if that says something."""
         one, (since, gpus) = self.jobs.get(job), self.training.get(job, (math.inf, 0))
-        done = steps - self.begun.setdefault(job, 0.0)
-        if one is None or now < since + LEAST_S or done <= 0 or of <= 0:
+        before = self.begun.setdefault(job, 0.0)
+        if one is None or math.isinf(since):
+            return False
+        first = self.first.setdefault(job, (now, steps))
+        # A program starts and loads its checkpoint before its first step: without that time its speed is known better.
+        if now >= first[0] + LEAST_S:
+            since, before = first
+        elif one.reported and now < since + START_S:
+            return False
+        done = steps - before
+        if now < since + LEAST_S or done <= 0 or of <= 0:
             return False
         left = max(of - steps, 0.0) * (now - since) * gpus / done
         self._revise(one, one.got + self._now(job, now) + left)
@@ -269,6 +283,7 @@ class Outlook:
         app = self.apps.get(self.app_of.get(job, -1))
         if app is not None and job in app.training:
             app.training[job] = (now, app.training[job][1])
+            app.first.pop(job, None)
             app.begun[job] = max(app.begun.get(job, 0.0), app.counted.get(job, 0.0))
 
     def progress(self, now: Seconds, job: int, steps: float) -> None:
@@ -286,6 +301,7 @@ class Outlook:
         elif app is not None and event.steps < app.begun.get(event.job, 0.0):
             # It did not load its checkpoint and repeats steps: they are trained at the same speed.
             app.begun[event.job] = event.steps
+            app.first.pop(event.job, None)
 
     def stopped(self, job: int, steps: float) -> None:
         """A gang left its GPUs with these steps done."""
