@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from fidelity import live_settings, run_live, workload
+from grid import SHARED
 from themis.errors import ThemisError
 from themis.model.log import read_log
 from themis.model.units import Seconds
@@ -33,8 +34,7 @@ from themis.sim.many import run_many
 from themis.sim.plan import Plan
 
 ROOT = Path(__file__).parents[1]
-DATA = Path(os.environ.get("THEMIS_DATA", ROOT.parent / "shared" / "data"))
-PHILLY = DATA / "philly" / "philly_jobs.csv.gz"
+PHILLY = SHARED / "philly" / "philly_jobs.csv.gz"
 PAGE = ROOT / "docs" / "reproduction" / "coverage.md"
 POLICIES = ("shockwave", "themis", "drf", "max_min_fairness")
 HOUR = 3600

@@ -27,7 +27,7 @@ import numpy as np
 
 import gavel_runs
 import shockwave_runs
-from grid import CODE, marker, table
+from grid import CODE, SHARED, marker, table
 from themis.core.state import State
 from themis.model.cluster import Cluster
 from themis.model.dynamic import Mode
@@ -46,7 +46,6 @@ from themis.traces.formats import load_workload
 from themis.traces.profiles.models import DEFAULT_BOOK
 from themis.traces.profiles.presets import load_cluster
 
-DATA = gavel_runs.DATA.parent
 BASELINES = ("srsf", "drf", "drf@600", "gandiva", "gandiva@600", "themis")
 """``@600`` : leases end together at multiples of ten minutes, the default of policies of turns, in place of each minute."""
 PLANS = ("srsf", "shockwave", "shockwave:plan=market")
@@ -142,7 +141,7 @@ def _shockwave(world: shockwave_runs.World) -> World:
 def philly(seed: int) -> World:
     """Philly's densest fortnight: 732 apps on 256 GPUs."""
     return World(
-        workload=load_workload(str(DATA / "philly" / "philly_themis_like_apps.csv.gz"), seed=0),
+        workload=load_workload(str(SHARED / "philly" / "philly_themis_like_apps.csv.gz"), seed=0),
         cluster=load_cluster("sim-256"),
     )
 
@@ -157,14 +156,14 @@ def philly_quarter(seed: int) -> World:
 
 def itp(seed: int) -> World:
     """Days 10 to 13 of the ten ITP clusters, each job an app, on 192 machines of 8 GPUs."""
-    workload = load_workload(str(DATA / "itp" / "raw-traces.tar.gz"), seed=0)
+    workload = load_workload(str(SHARED / "itp" / "raw-traces.tar.gz"), seed=0)
     days = [app for app in workload.apps if 10 * 86400.0 <= app.arrival < 14 * 86400.0]
     return World(workload=replace(workload, apps=tuple(days)), cluster=load_cluster("192x8"))
 
 
 def pollux(seed: int) -> World:
     """Pollux' workload 6, all jobs rigid, on 16 machines of 4 GPUs."""
-    archive = str(DATA / "pollux" / "pollux-osdi21.tar.gz")
+    archive = str(SHARED / "pollux" / "pollux-osdi21.tar.gz")
     member = f"simulator/workloads/workload-{seed + 1}.csv"
     return World(workload=load_workload(archive, format="pollux", member=member), cluster=load_cluster("16x4"))
 

@@ -10,12 +10,11 @@ speeds are looked for in ``THEMIS_DATA`` or ``../shared/data``.
 from __future__ import annotations
 
 import math
-import os
 import sys
 from dataclasses import replace
 from pathlib import Path
 
-from grid import marker
+from grid import SHARED, marker
 from themis.fairness.forecasts.evaluate import KINDS, RULES, Errors, evaluate
 from themis.model.dynamic import Mode
 from themis.model.speed import ProfileBook
@@ -28,7 +27,7 @@ from themis.traces.shockwave_trace import ShockwaveTrace, dynamic_of
 from themis.traces.trace_summary import paces
 
 ROOT = Path(__file__).parents[1]
-DATA = Path(os.environ.get("THEMIS_DATA", ROOT.parent / "shared" / "data")) / "shockwave"
+DATA = SHARED / "shockwave"
 PAGE = ROOT / "docs" / "reproduction" / "forecast.md"
 JOBS, SEED = 200, 0
 HOURS = (0.2, 5.0)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from grid import CODE
+from grid import CODE, SHARED
 from themis.fairness.forecasts.believed import Estimation, believed_book
 from themis.model.events import AppFinished, Grant, JobReached, JobStopped
 from themis.model.settings import Settings
@@ -35,7 +34,7 @@ from themis.traces.profiles.models import DEFAULT_BOOK
 from themis.traces.profiles.presets import load_cluster
 
 ROOT = Path(__file__).parents[1]
-DATA = Path(os.environ.get("THEMIS_DATA", ROOT.parent / "shared" / "data")) / "gavel"
+DATA = SHARED / "gavel"
 THIRD = "1x12@V100+1x12@P100+1x12@K80"
 PHYSICAL = "1x8@V100+1x16@P100+1x24@K80"
 PRICE = {"V100": 2.48, "P100": 1.46, "K80": 0.45}

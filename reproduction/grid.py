@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from themis.sim.many import Done, SimulationRun, run_many
 from themis.sim.many import Progress as Step
 from themis.sim.runner import Record, Simulation
 
+SHARED = Path(os.environ.get("THEMIS_DATA", Path(__file__).parents[2] / "shared" / "data"))
+"""Recorded traces and published results."""
 RHO = tuple(f"{form}_{stat}" for form in ("rho_paper", "rho_exact") for stat in RHO_STATS)
 PER_APP = ("rho_paper", "rho_exact", "jct", "t_id_paper", "gpu_seconds", "placement")
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -27,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 
-from grid import CODE, marker, table
+from grid import CODE, SHARED, marker, table
 from themis.model.answers import Solved
 from themis.model.goodput import level_of
 from themis.model.snapshot import Snapshot
@@ -54,7 +53,6 @@ LOAD_S = 7.5
 LATE = 1.2
 """A job is late that takes this many times its time in the reference, or alone where that is longer."""
 MEMBER = "simulator/workloads/workload-{}.csv"
-DATA = Path(os.environ.get("THEMIS_DATA", "../shared/data"))
 STORE = Path("out/reproduction/pollux.jsonl")
 OURS = "elastic_finish:backfill=false"
 POLLUX = "pollux:backfill=false"
@@ -499,7 +497,7 @@ def main() -> None:
     """Print the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("policies", nargs="+")
-    parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument("--data", type=Path, default=SHARED)
     parser.add_argument("--store", type=Path, default=STORE)
     parser.add_argument("--workloads", default=",".join(map(str, WORKLOADS)))
     parser.add_argument("--load", type=float, default=1.0)

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from grid import SHARED
 from pollux_elastic import STORE, Runs, tables
 from themis.model.events import AppFinished
 from themis.model.settings import Settings
@@ -238,7 +239,7 @@ def page(archive: Path, elastic: Mapping[str, str], steps: Sequence[Step] = STEP
 def main() -> None:
     """Measure, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--data", type=Path, default=SHARED)
     parser.add_argument("--out", type=Path, default=Path("docs/reproduction/pollux.md"))
     parser.add_argument("--store", type=Path, default=STORE)
     parser.add_argument("--quick", action="store_true", help="ten jobs of one workload: shows that everything runs")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 
 import numpy as np
 
+from grid import SHARED
 from themis.model.dynamic import Mode
 from themis.model.events import AppFinished, Grant
 from themis.model.settings import Settings
@@ -29,7 +28,7 @@ from themis.traces.profiles.presets import load_cluster
 from themis.traces.shockwave_jobs import RANGES, ShockwaveJobs
 from themis.traces.shockwave_trace import ShockwaveTrace, dynamic_of
 
-DATA = Path(os.environ.get("THEMIS_DATA", Path(__file__).parents[2] / "shared" / "data")) / "shockwave"
+DATA = SHARED / "shockwave"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +61,7 @@ def generated(jobs: int, gpus: int, seed: int = 0, scale: float = 0.2, dynamic: 
 def pollux(number: int) -> World:
     """One of Pollux' published workloads, on 32 GPUs: its arrivals, GPUs and measured durations; no job changes its speed."""
     book = _alike(DEFAULT_BOOK)
-    archive = DATA.parent / "pollux" / "pollux-osdi21.tar.gz"
+    archive = SHARED / "pollux" / "pollux-osdi21.tar.gz"
     workload = Pollux(member=f"simulator/workloads/workload-{number}.csv").read(archive, book=book)
     return World(workload=workload, book=book, alone=_alone(workload, book), gpus=32)
 

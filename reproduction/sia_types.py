@@ -11,21 +11,19 @@ after one round. Sia's own workloads and results are not among the data.
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from grid import marker, table
+from grid import SHARED, marker, table
 from themis.model.workload import Workload
 from themis.report.metrics import Fold
 from themis.sim.plan import Plan
 from themis.traces.formats import load_workload
 from themis.traces.profiles.library import load_book
 
-DATA = Path(os.environ.get("THEMIS_DATA", "../shared/data"))
 CLUSTER = "gavel-36"
 ROUND_S = 360.0
 LATE = 1.2
@@ -79,7 +77,7 @@ def row(data: Path, jobs: int, policy: str, scales: bool) -> list[str]:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument("--data", type=Path, default=SHARED)
     parser.add_argument("--jobs", type=int, default=24)
     given = parser.parse_args()
     rows = [row(given.data, given.jobs, policy, scales) for scales in (True, False) for policy in POLICIES]

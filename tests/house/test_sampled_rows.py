@@ -21,7 +21,7 @@ def script(name: str) -> Any:
     """A script of reproduction/, if the recorded traces are there."""
     sys.path.insert(0, str(ROOT / "reproduction"))
     module = importlib.import_module(name)
-    data = importlib.import_module({"gavel_osdi20": "gavel_runs"}.get(name, name)).DATA
+    data = importlib.import_module("grid").SHARED
     if not data.exists():
         pytest.skip(f"{data} is not there; set THEMIS_DATA")
     return module
@@ -39,6 +39,8 @@ def same(found: str, cell: str) -> None:
         ("shockwave-recorded", "shockwave"),
         ("shockwave-market", "shockwave:plan=market"),
         ("shockwave-recorded", "themis"),
+        ("shockwave-recorded", "max_min_fairness:round_s=120"),
+        ("shockwave-recorded", "allox:round_s=120"),
     ],
 )
 def test_shockwaves_recorded_trace_has_the_figures_of_its_page(table: str, policy: str) -> None:
