@@ -193,17 +193,18 @@ class Decider:
         return self.state.ends.first(since + EPS) <= self.state.now + EPS
 
     def _charge_rounds(self, gangs: list[WantedGang], placed: list[Placed]) -> None:
-        """Gangs of time shares that found room count as served until their round ends."""
+        """Gangs of time shares that found room count as served until their lease ends: with the round, or later (``long_enough``)."""
         s = self.state
-        there = {p.job: p.gpus for p in placed}
+        there = {p.job: p for p in placed}
         for gang in gangs:
             if gang.combo == NONE or gang.job not in there:
                 continue
-            seconds = gang.until - s.now
+            lease = there[gang.job]
+            seconds = max(gang.until, lease.until) - s.now
             if gang.worth:
                 s.rounds.make_up(gang.combo, seconds, gang.worth)
             else:
-                near = gang.near is not None and len({s.machine_of[g] for g in there[gang.job]}) == 1
+                near = gang.near is not None and len({s.machine_of[g] for g in lease.gpus}) == 1
                 s.rounds.add_received(gang.combo, gang.gpu_type, seconds, near=near)
 
     def _look_again(self, intent: Intent, placed: list[Placed], *, cut: bool) -> None:
