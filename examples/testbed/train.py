@@ -31,8 +31,17 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--max-batch", type=int, help="largest batch size (default: four times --batch)")
     parser.add_argument("--small", action="store_true", help="narrow layers and short epochs, for a CPU")
     options = parser.parse_args()
-    if options.adapt and not options.epochs:
+    if options.adapt and options.epochs is None:
         parser.error(f"--adapt {options.adapt} counts work in epochs: give --epochs in place of --steps.")
+    limit, ranks = options.max_batch or 4 * options.batch, int(os.environ.get("WORLD_SIZE", "1"))
+    for name, value, least in (
+        ("steps", options.steps, 1),
+        ("epochs", 1 if options.epochs is None else options.epochs, 1),
+        ("batch", options.batch, ranks),
+        ("max-batch", limit, options.batch),
+    ):
+        if value < least:
+            parser.error(f"--{name} is {value}, expected {least} or more{f' on {ranks} ranks' if ranks > 1 else ''}.")
     return options
 
 
@@ -56,7 +65,9 @@ def main() -> None:
     torch.manual_seed(1)
     task = MODELS[options.model](options.small)
     task.modules.to(device)
-    limit = options.max_batch or 4 * options.batch
+    limit = min(options.max_batch or 4 * options.batch, task.examples)
+    if options.epochs and options.batch > task.examples:
+        raise SystemExit(f"--batch is {options.batch}, expected at most the {task.examples} examples of an epoch.")
     detector: adaptive.NoiseScale | adaptive.GradientNorm | None = None
     if options.adapt == "gns":
         detector = adaptive.NoiseScale(task.watched)
@@ -76,7 +87,9 @@ def main() -> None:
     def loader() -> DataLoader[int]:
         numbers = range(task.examples)
         sampler = DistributedSampler(numbers, ranks, rank, seed=2)
-        return DataLoader(numbers, max(run.batch_size // ranks, 1), sampler=sampler, drop_last=True)
+        each = run.batch_size // ranks
+        run.batch_size = each * ranks
+        return DataLoader(numbers, each, sampler=sampler, drop_last=True)
 
     def step(numbers: torch.Tensor) -> torch.Tensor:
         total = torch.zeros((), device=device)

@@ -144,7 +144,10 @@ REFUSED = {
     "a faulty file": (["convert", "bad.csv", "x.csv"], "bad.csv, line 3, column 'gpus'"),
     "a target of another kind": (["convert", "demo", "x.parquet"], "expected a name that ends in .csv or .csv.gz"),
     "a target that cannot be written": (["convert", "demo", "nowhere/x.csv"], "cannot write trace"),
-    "a job without end": (["describe", "endless.csv"], "job 'a/00' of app 'a' takes 1e+300 s, expected at most 1e+10 s"),
+    "a job without end": (
+        ["describe", "endless.csv"],
+        "job 'a/00' of app 'a' takes 1e+300 s, expected at most 1e+10 s",
+    ),
     "a factor of nothing": (["scale", "demo", "x.csv", "--load", "0"], "load is 0.0, expected a factor above 0"),
 }
 

@@ -145,8 +145,8 @@ def test_workloads_of_all_papers_become_submissions(name: str) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"scale": 0.0}, "--scale is 0, expected a factor above 0"),
-        ({"pace": float("nan")}, "--pace is nan, expected a factor above 0"),
+        ({"scale": 0.0}, "--scale is 0, expected a factor of 1e-9 to 1e9"),
+        ({"pace": float("nan")}, "--pace is nan, expected a factor of 1e-9 to 1e9"),
         ({"command": "x {modl}"}, r"--command has '\{modl\}', expected one of .* Did you mean 'model'"),
         ({"command": "x {"}, r"--command has '\{', expected one of"),
         ({"command": "x '"}, "cannot be split into words"),

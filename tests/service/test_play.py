@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from pathlib import Path
 
@@ -124,6 +125,19 @@ def test_a_job_of_a_thousand_years_is_not_submitted(tmp_path: Path) -> None:
     node = schema.Node(name="m", gpus=4, gpu_type="gpu")
     with pytest.raises(InputError, match=r"job 'a/00' of app 'a' takes 1e\+11 s, expected at most 1e\+10 s"):
         requests_of(load_workload(str(trace)), [node], DEFAULT_BOOK, Play(name="long"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's service runs jobs as other accounts")
+def test_a_user_without_an_account_is_named_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without --wait, too, where apps are submitted by a process in the background."""
+    trace = tmp_path / "trace.csv"
+    trace.write_text(TRACE)
+    with daemon(tmp_path / "home", options=("--machines", "1x4"), settings=QUICK), pytest.raises(SystemExit) as end:
+        main(["submit", str(trace), "--home", str(tmp_path / "home")])
+    assert end.value.code == 2
+    assert "user 'ada' does not exist on this machine" in capsys.readouterr().err
+    assert not list((tmp_path / "home" / "plays").glob("*.log"))
 
 
 @pytest.mark.unfoldable  # its journal is damaged

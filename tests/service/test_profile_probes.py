@@ -12,6 +12,7 @@ from daemon import QUICK, daemon
 
 from processes import wait_until
 from themis.cli.start import main
+from themis.client import probing
 from themis.client.probing import Gang, _probe
 from themis.errors import InputError
 from themis.schema import messages as schema
@@ -59,9 +60,19 @@ def test_probes_find_true_speeds_by_type_and_gang_and_give_way_to_an_app_that_wa
 
 @pytest.mark.slow
 def test_a_program_that_fails_is_run_once_and_what_is_wrong_is_said_before_anything_is_measured(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A program that reports nothing has no speed either, and what others measured is kept."""
+    monkeypatch.setattr(probing, "SILENT_S", 2.0)
+    monkeypatch.setenv("VIRTUAL_ENV", "of this shell")
     home, bad, ends = tmp_path / "home", tmp_path / "bad.yaml", tmp_path / "ends.yaml"
+    silent, good, again = tmp_path / "silent.yaml", tmp_path / "good.yaml", tmp_path / "again.yaml"
+    silent.write_text("name: silent\ncommand: [sleep, '60']\n")
+    pace = {"regimes": [[1e12, 0, 1.0, 1.0]], "rates": {"gpu": {"0": {"1": 40.0}}}}
+    command = [sys.executable, "-m", "themis.train.paced", json.dumps(pace)]
+    told = 'test "$VIRTUAL_ENV" = "of this shell" && exec "$@"'
+    good.write_text(f"name: good\ncommand: {json.dumps(['sh', '-c', told, 'sh', *command])}\n")
+    again.write_text(good.read_text())
     bad.write_text(f"name: bad\ncommand: [{sys.executable}, nosuch.py]\n")
     ends.write_text("name: ends\ncommand: ['true']\n")
     (home / "profiles").mkdir(parents=True)
@@ -72,6 +83,7 @@ def test_a_program_that_fails_is_run_once_and_what_is_wrong_is_said_before_anyth
         ("--name", "kept"): "kept.csv exists; name it otherwise or give --force.",
         ("--name", "lab", "--gpus", "1,8"): "has 2 GPUs of type gpu, expected at least 8; lower --gpus.",
         ("--name", "lab", str(tmp_path / "nosuch.yaml")): "nosuch.yaml",
+        ("--name", "lab", str(good), str(again)): "again.yaml is a second one of good; name the model or the app of",
     }
     with daemon(home, options=("--machines", "1x2"), settings=(*QUICK, "single_trust=true")) as service:
         for words, said in wrong.items():
@@ -89,6 +101,9 @@ def test_a_program_that_fails_is_run_once_and_what_is_wrong_is_said_before_anyth
         assert "ends on 1 gpu: no speed, " in said
         assert "gave way" not in said
         assert [app.name for app in client.history()] == ["probe-bad-1", "probe-ends-1"]
+        main(["profile", str(good), str(silent), "--name", "lab", "--seconds", "3", "--home", str(home)])
+        assert "silent on 1 gpu: no speed, it reported no steps within 5 s" in capsys.readouterr().err
+        assert load_book("lab", home / "profiles").get("good").curves["gpu", 0].rate == pytest.approx((40.0,), rel=0.05)
 
 
 @pytest.mark.parametrize("beside", [False, True])

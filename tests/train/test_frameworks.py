@@ -198,6 +198,44 @@ def test_keras_saves_leaves_and_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
     assert run.step == 10
 
 
+@pytest.mark.filterwarnings("default")
+def test_keras_counts_batches_over_optimizers_and_leaves_a_validation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two fits, the second with a new optimizer that takes four batches for a step, cut while it validates: nothing goes back."""
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    keras = pytest.importorskip("keras", reason="Keras is not installed")
+    from themis.train import keras as ours
+
+    validated = list[int]()
+
+    class Cut(keras.callbacks.Callback):  # type: ignore[misc, name-defined]
+        def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
+            validated.append(batch)
+            if batch == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    def build() -> Any:
+        return keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+
+    inputs = torch.randn(32, 4).numpy()
+    data = (inputs, inputs[:, :1])
+    model, run = build(), Run(world=World())
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    model.fit(*data, 8, epochs=2, callbacks=[ours.ThemisCallback(str(tmp_path), run)], verbose=0)
+    model.compile(keras.optimizers.Adam(0.01, gradient_accumulation_steps=4), "mse")
+    callbacks = [ours.ThemisCallback(str(tmp_path), run), Cut()]
+    with pytest.raises(SystemExit):
+        model.fit(*data, 8, epochs=5, validation_data=data, validation_batch_size=4, callbacks=callbacks, verbose=0)
+    assert validated == [0, 1]
+    latest = Checkpoints(tmp_path).latest()
+    assert latest is not None
+    assert latest[1] == {"step": 12, "epoch": 1}
+    saved, epoch = ours.resume(build, str(tmp_path))
+    assert epoch == 1
+    assert float(abs(saved.weights[0].numpy() - model.weights[0].numpy()).max()) == 0.0
+
+
 def test_checkpoints_of_the_library_hold_whatever_a_framework_writes(tmp_path: Path) -> None:
     """A folder of shards, as sharded training saves it."""
 

@@ -68,3 +68,19 @@ def test_two_ranks_agree_on_the_batch_size_that_the_noise_scale_advises(tmp_path
     said = [process.communicate(timeout=120)[1] for process in both]
     assert [process.returncode for process in both] == [0, 0], said
     assert said[0].splitlines()[-1] == said[1].splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ranks", "said"),
+    [
+        ("--batch 0", "1", "--batch is 0, expected 1 or more"),
+        ("--batch 1 --steps 5", "2", "--batch is 1, expected 2 or more on 2 ranks"),
+        ("--epochs 0", "1", "--epochs is 0, expected 1 or more"),
+        ("--adapt gns --epochs 1 --batch 64 --max-batch 16", "1", "--max-batch is 16, expected 64 or more"),
+        ("--epochs 3 --batch 5000", "1", "--batch is 5000, expected at most the 1024 examples of an epoch"),
+    ],
+)
+def test_a_line_that_would_train_nothing_is_refused(arguments: str, ranks: str, said: str) -> None:
+    refused = started("LM", "--small", *arguments.split(), WORLD_SIZE=ranks)
+    assert said in refused.communicate(timeout=120)[1]
+    assert refused.returncode

@@ -146,7 +146,7 @@ def run(
             if export or secret:
                 raise InputError("--export and --secret do not reach into a container; give --env.")
         else:
-            program |= _variables(service, export, secret, other=bool(user))
+            program |= variables_of(service, export, secret, other=bool(user))
             if not folder:  # files that are sent stay as they are
                 program["exports"] |= code_of(program["argv"], program["cwd"])
         made = service.call("Submit", key=os.urandom(16).hex(), **request)
@@ -160,7 +160,7 @@ def run(
         _follow(service, made)
 
 
-def _variables(service: Service, export: str, secrets: Sequence[str], *, other: bool) -> dict[str, Any]:
+def variables_of(service: Service, export: str, secrets: Sequence[str], *, other: bool) -> dict[str, Any]:
     """``exports`` and ``secrets`` of a program. ``other`` : the job is another user's, who has another shell."""
     from themis.client.exported import exported
 
@@ -355,7 +355,7 @@ def submit(
     elif words:
         raise InputError(f"{file} is a job file, which takes no arguments, got {words[0]!r}.")
     with service_of(home) as service:
-        variables = _variables(service, export, secret, other=bool(user))
+        variables = variables_of(service, export, secret, other=bool(user))
         # The service has the same profiles, but not the folders that are to be sent.
         if (service.home / "journal.db").exists() and not SENDS.search(text):
             folder, key = str(Path.cwd()), os.urandom(16).hex()

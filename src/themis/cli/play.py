@@ -95,6 +95,8 @@ def play(trace: str, owner: str, options: Options, service: Service) -> None:
     content = repr((workload, how.scale, how.pace, how.command, how.owner, options.profiles))
     _check_unchanged(service.home / "plays" / f"{how.name}.sha256", content)
     if not options.wait:
+        # The first app is refused here, not in a log: most often its user has no account. The process finds it by its key.
+        _submit(service, planned[:1])
         _in_background(service.home, how.name, planned)
         return
     say_notes(workload.notes)

@@ -28,6 +28,9 @@ def profile(
         float, typer.Option("--seconds", help="Time of one measurement, and at least twice the setting progress.")
     ] = 60.0,
     force: Annotated[bool, typer.Option("--force", help="Replace a table of this name.")] = False,
+    export: Annotated[
+        str, typer.Option("--export", metavar="NONE|ALL|NAMES", help="Variables of this shell, as in themis submit.")
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the measurements as JSON.")] = False,
     home: Annotated[
         Path | None, typer.Option("--data-dir", "--home", metavar="DIR", help="The service's data directory.")
@@ -40,10 +43,11 @@ def profile(
 
     Example: [cyan]themis profile resnet.yaml lm.yaml --gpus 1,2,4 --pairs --name lab[/cyan]
     """
+    from themis.cli.act import variables_of
     from themis.cli.profiles import keep
     from themis.cli.table_columns import service_of
     from themis.client.probing import Gang, Probe, check, measure
-    from themis.client.submit_requests import text_requests
+    from themis.client.submit_requests import text_requests, with_variables
     from themis.limits import read_text
     from themis.schema.messages import SubmitRequest
     from themis.traces.profiles.csv_file import COLUMNS, rows_of
@@ -99,27 +103,34 @@ def profile(
             )[0][0]
             for file in files
         ]
-        for request in requests:
+        variables = variables_of(service, export, (), other=False)
+        for file, request in zip(files, requests):
+            with_variables(request, **variables)
             job = request.jobs[0]
             own = job.model if request.profile is None and job.model not in ("", "generic") else request.name
-            batch = job.regimes[0].batch
-            programs[own, batch] = request
-            for gang in gangs:
-                if not (found := probed(own, request, gang)).failed:
-                    table = together if found.together else apart
-                    table.setdefault(gang.gpu_type, {})[own, batch, gang.gpus] = found.rate
-        for (own, batch), request in programs.items() if pairs else ():
-            for (partner, size), other in programs.items():
-                for kind in kinds:
-                    # The share that it keeps is of its speed alone, and there is none where it does not run alone.
-                    if (own, batch, 1) in together.get(kind, {}):
-                        gang = Gang(gpu_type=kind, gpus=1, node=node)
-                        found = probed(f"{own} sharing a GPU with {partner}", request, gang, other)
-                        if not found.failed:
-                            beside.setdefault(kind, {})[own, batch, partner, size] = found.rate
+            if (own, job.regimes[0].batch) in programs:
+                raise InputError(f"{file} is a second one of {own}; name the model or the app of each file otherwise.")
+            programs[own, job.regimes[0].batch] = request
+        try:
+            for (own, batch), request in programs.items():
+                for gang in gangs:
+                    if not (found := probed(own, request, gang)).failed:
+                        table = together if found.together else apart
+                        table.setdefault(gang.gpu_type, {})[own, batch, gang.gpus] = found.rate
+            for (own, batch), request in programs.items() if pairs else ():
+                for (partner, size), other in programs.items():
+                    for kind in kinds:
+                        # The share that it keeps is of its speed alone, and there is none where it does not run alone.
+                        if (own, batch, 1) in together.get(kind, {}):
+                            gang = Gang(gpu_type=kind, gpus=1, node=node)
+                            found = probed(f"{own} sharing a GPU with {partner}", request, gang, other)
+                            if not found.failed:
+                                beside.setdefault(kind, {})[own, batch, partner, size] = found.rate
+        finally:
+            if together:  # also what was measured before Ctrl-C
+                rates = Throughputs(together=together, apart=apart, beside=beside)
+                keep(name, rates, force=force, folder=folder)
     if not together:
         raise InputError("no program had a speed on one machine, so there is no table to keep.")
-    rates = Throughputs(together=together, apart=apart, beside=beside)
-    keep(name, rates, force=force, folder=folder)
     if as_json:
         print_json([dict(zip(COLUMNS, row)) for row in rows_of(rates)])

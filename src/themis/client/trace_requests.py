@@ -59,8 +59,8 @@ class Play:
     def __post_init__(self) -> None:
         for key in ("scale", "pace"):
             value = getattr(self, key)
-            if not 0 < value < math.inf:
-                raise InputError(f"--{key} is {value:g}, expected a factor above 0.")
+            if not 1e-9 <= value <= 1e9:
+                raise InputError(f"--{key} is {value:g}, expected a factor of 1e-9 to 1e9.")
         for key, value in (("name", self.name), ("user", self.owner or "any")):
             if not NAMED.fullmatch(value):
                 raise InputError(f"--{key} is {value[:100]!r}, expected {NAME}.")

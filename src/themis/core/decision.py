@@ -193,7 +193,7 @@ class Decider:
         return self.state.ends.first(since + EPS) <= self.state.now + EPS
 
     def _charge_rounds(self, gangs: list[WantedGang], placed: list[Placed]) -> None:
-        """Gangs of time shares that found room count as served until their lease ends: with the round, or later (``long_enough``)."""
+        """Gangs of time shares that found room count as served until their lease ends: with the round, or later."""
         s = self.state
         there = {p.job: p for p in placed}
         for gang in gangs:

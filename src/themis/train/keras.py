@@ -4,7 +4,8 @@
     model.fit(data, epochs=90, initial_epoch=epoch, callbacks=[ThemisCallback()])
 
 Keras cannot enter an epoch in the middle: an interrupted one begins again with the weights that it had. Where the job
-declared its steps, it ends after that many all the same.
+declared its steps, it ends after that many all the same; otherwise an epoch has to be shorter than the time between two
+preemptions. Steps count the batches of all attempts and calls of ``fit``.
 """
 
 from __future__ import annotations
@@ -43,11 +44,14 @@ class ThemisCallback(keras.callbacks.Callback):
         where = Path(folder) if folder else Run.folder()
         self.checkpoints = Checkpoints(where) if where else None
         self._epoch = self._before = self._step = 0
+        self._cut = False
         self._saved_at = time.monotonic()
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Count on from the optimizer's steps, which a checkpoint holds."""
-        self._step = int(self.model.optimizer.iterations)
+        """Count on from the newest checkpoint: an optimizer may be a new one, or count several batches as one."""
+        latest = self.checkpoints.latest() if self.checkpoints else None
+        self._step = max(self._step, int(latest[1]["step"]) if latest else 0)
+        self._cut = False
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Note where the epoch begins."""
@@ -58,13 +62,18 @@ class ThemisCallback(keras.callbacks.Callback):
         self._step = self._before + batch + 1
         self.run.observe(self._step, (logs or {}).get("loss"))
         if self.run.should_preempt() or self.run.target_reached:
-            self.model.stop_training = True
+            self._cut = self.model.stop_training = True
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Leave a validation, which begins even where training was cut short; ranks may validate unequal numbers of batches."""
+        if self._cut or (self.run.world.world_size == 1 and self.run.should_preempt()):
+            self.model.stop_training = self.model.stop_evaluating = True
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """The next epoch is the one to begin with, unless this one was cut short."""
-        if not self.model.stop_training:
+        if not self._cut:
             self._epoch = epoch + 1
-            if time.monotonic() >= self._saved_at + self.run.save_every_s:
+            if not self.run.preempted and time.monotonic() >= self._saved_at + self.run.save_every_s:
                 self._save()
 
     def on_train_end(self, logs: Any = None) -> None:
