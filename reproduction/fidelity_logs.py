@@ -131,7 +131,8 @@ def decisions(log: Path) -> list[Decision]:
     for record in records(log):
         if record["kind"] == "Allocated":
             answer, gangs = record["answer"], dict[int, tuple[int, list[tuple[int, int]]]]()
-            for app, gang, machine, gpus in zip(*(answer[key] for key in ("app", "gang", "machine", "gpus"))):
+            grant = answer if "app" in answer else answer.get("new") or {}  # a renewal may have one
+            for app, gang, machine, gpus in zip(*(grant.get(key, ()) for key in ("app", "gang", "machine", "gpus"))):
                 gangs.setdefault(gang, (app, []))[1].append((machine, gpus))
             out.append(Decision(record["t"], tuple(sorted((app, tuple(seats)) for app, seats in gangs.values()))))
     return out
