@@ -137,7 +137,7 @@ def test_a_user_without_an_account_is_named_at_once(tmp_path: Path, capsys: pyte
         main(["submit", str(trace), "--home", str(tmp_path / "home")])
     assert end.value.code == 2
     assert "user 'ada' does not exist on this machine" in capsys.readouterr().err
-    assert not list((tmp_path / "home" / "plays").glob("*.log"))
+    assert not list((tmp_path / "home" / "plays").iterdir()), "neither a log, nor is the name taken"
 
 
 @pytest.mark.unfoldable  # its journal is damaged

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import threading
 from pathlib import Path
@@ -19,6 +20,7 @@ from themis.schema import messages as schema
 from themis.schema.wire import changed
 from themis.traces.profiles.library import load_book
 
+DYNAMIC = schema.Dynamic(mode="gns")
 RATES = {"V100": {"1": 40.0, "2": 70.0}, "K80": {"1": 10.0, "2": 19.0}}
 
 
@@ -101,22 +103,35 @@ def test_a_program_that_fails_is_run_once_and_what_is_wrong_is_said_before_anyth
         assert "ends on 1 gpu: no speed, " in said
         assert "gave way" not in said
         assert [app.name for app in client.history()] == ["probe-bad-1", "probe-ends-1"]
-        main(["profile", str(good), str(silent), "--name", "lab", "--seconds", "3", "--home", str(home)])
-        assert "silent on 1 gpu: no speed, it reported no steps within 5 s" in capsys.readouterr().err
+        fails = tmp_path / "fails.yaml"
+        short = json.dumps({**pace, "regimes": [[100, 0, 1.0, 1.0]]})
+        crash = f"{shlex.join([*command[:3], short])}; exit 3"
+        fails.write_text(f"name: fails\ncommand: {json.dumps(['sh', '-c', crash])}\n")
+        main(["profile", str(good), str(silent), str(fails), "--name", "lab", "--seconds", "3", "--home", str(home)])
+        said = capsys.readouterr().err
+        assert "silent on 1 gpu: no speed, it reported no steps within 5 s" in said
+        assert "fails on 1 gpu: no speed, " in said
         assert load_book("lab", home / "profiles").get("good").curves["gpu", 0].rate == pytest.approx((40.0,), rel=0.05)
 
 
 @pytest.mark.parametrize("beside", [False, True])
 def test_a_probe_is_of_no_known_model_so_no_policy_pairs_it_and_it_teaches_nothing(beside: bool) -> None:
-    program = schema.Program(argv=["train", "it's"], env={"A": "b c"}, cwd="/a b")
+    own = {"checkpoint_dir": "/kept", "checkpoint_url": "s3://kept"}
+    program = schema.Program(argv=["train", "it's"], env={"A": "b c"}, cwd="/a b", **own)
     curve = schema.SpeedCurve(gpu_type="V100", gpus=[1], steps_per_s=[2.0])
     request = schema.SubmitRequest(
         name="net",
-        jobs=[schema.Job(model="ResNet-50", regimes=[schema.Regime(steps=5.0, batch=64)], program=program)],
+        jobs=[
+            schema.Job(
+                model="ResNet-50", regimes=[schema.Regime(steps=5.0, batch=64)], program=program, dynamic=DYNAMIC
+            )
+        ],
         profile=schema.Profile(curves=[curve]),
     )
     probe = _probe(request, Gang(gpu_type="V100", gpus=1), 60.0, request if beside else None)
     assert (probe.jobs[0].model, probe.profile, probe.weight) == ("generic", None, 1e-6)
+    program_of = probe.jobs[0].program
+    assert (program_of.checkpoint_dir, program_of.checkpoint_url, probe.jobs[0].dynamic) == ("", "", None)
     if beside:
         assert """cd '/a b' && env 'A=b c' train 'it'"'"'s'; kill""" in probe.jobs[0].program.argv[2]
         other = changed(request, jobs=[changed(request.jobs[0], program=changed(program, launcher="bwrap"))])

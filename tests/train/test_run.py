@@ -241,6 +241,27 @@ def test_checkpoints_are_whole_or_not_there(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".*")), "what was torn is cleared away"
 
 
+def test_a_checkpoint_that_lost_a_part_is_passed_over_and_one_that_does_not_load_is_named(tmp_path: Path) -> None:
+    store = Checkpoints(tmp_path, keep=3)
+
+    def folder(path: Path) -> None:
+        (path / "part").mkdir(parents=True)
+        (path / "part" / "a").write_text("abc")
+
+    store.write(1, lambda path: path.write_text("[1, 2]"), {"step": 2, "epoch": 0, "batch": 0, "batches": 0})
+    for step, damage in ((3, os.unlink), (4, lambda file: os.truncate(file, 2))):
+        store.write(step, folder, {"step": step})
+        damage(tmp_path / f"step-{step:012d}" / "state" / "part" / "a")
+    state = Sum()
+    assert list(run(state, tmp_path).steps(2)) == []
+    assert state.seen == [1, 2]
+    (tmp_path / "step-000000000001" / "state").write_text("no JSON")
+    with pytest.raises(ValueError, match="Expecting value") as failed:
+        next(run(Sum(), tmp_path).steps(3))
+    (note,) = failed.value.__notes__
+    assert note.startswith(f"themis.train: {tmp_path / 'step-000000000001'} could not be loaded; remove it")
+
+
 def test_a_run_killed_while_it_saves_goes_on_from_the_checkpoint_before(tmp_path: Path) -> None:
     script = (
         "import os, sys\nfrom pathlib import Path\nfrom themis import train\n"

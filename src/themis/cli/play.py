@@ -67,6 +67,9 @@ def _known(file: Path) -> bool:
 
 def play(trace: str, owner: str, options: Options, service: Service) -> None:
     """Submit each app when its time has come, in a process in the background unless ``--wait``, which also waits for their ends."""
+    from dataclasses import replace
+    from hashlib import sha256
+
     from themis.client.trace_requests import Play, requests_of
     from themis.sim.plan import split_parameters
     from themis.traces.formats import book_for, load_workload
@@ -92,28 +95,21 @@ def play(trace: str, owner: str, options: Options, service: Service) -> None:
         owner=owner or ("" if info.admin else info.user),
     )
     planned = requests_of(workload, service.client.nodes(), book, how)
-    content = repr((workload, how.scale, how.pace, how.command, how.owner, options.profiles))
-    _check_unchanged(service.home / "plays" / f"{how.name}.sha256", content)
-    if not options.wait:
-        # The first app is refused here, not in a log: most often its user has no account. The process finds it by its key.
-        _submit(service, planned[:1])
-        _in_background(service.home, how.name, planned)
-        return
-    say_notes(workload.notes)
-    _end(service, _submit(service, planned))
-
-
-def _check_unchanged(path: Path, content: str) -> None:
-    """Store a hash of a play's trace and options; raise InputError if the play's name had others before."""
-    import hashlib
-
-    digest = hashlib.sha256(content.encode()).hexdigest()
+    content = repr((replace(workload, source=""), how.scale, how.pace, how.command, how.owner, options.profiles))
+    digest, path = sha256(content.encode()).hexdigest(), service.home / "plays" / f"{how.name}.sha256"
     path.parent.mkdir(exist_ok=True)
     if path.exists() and path.read_text() != digest:
         raise InputError(
             f"--name is {path.stem!r}, which another trace or other options had before; give another name."
         )
+    # The first app is refused here, not in a log: most often its user has no account.
+    made = _submit(service, planned[:1], [])
     path.write_text(digest)
+    if not options.wait:
+        _in_background(service.home, how.name, planned)
+        return
+    say_notes(workload.notes)
+    _end(service, _submit(service, planned, made))
 
 
 def _in_background(home: Path, name: str, planned: list[tuple[float, schema.SubmitRequest]]) -> None:
@@ -130,16 +126,19 @@ def _in_background(home: Path, name: str, planned: list[tuple[float, schema.Subm
     )
 
 
-def _submit(service: Service, planned: list[tuple[float, schema.SubmitRequest]]) -> list[schema.SubmitReply]:
-    """All apps at their times after the first one's submission; those that were submitted before are found by their keys."""
-    client, began = service.client, 0.0
-    made: list[schema.SubmitReply] = []
+def _submit(
+    service: Service, planned: list[tuple[float, schema.SubmitRequest]], made: list[schema.SubmitReply]
+) -> list[schema.SubmitReply]:
+    """All apps after those that were ``made``, at their times after the first one's submission.
+
+    Those that were submitted by an earlier command are found by their keys.
+    """
+    client = service.client
     client.patience_s = None
-    for arrival, request in planned:
+    for arrival, request in planned[len(made) :]:
         if made:
-            time.sleep(max(began + arrival - time.time(), 0.0))
+            time.sleep(max(client.show(made[0].app).app.submitted + arrival - time.time(), 0.0))
         made.append(client.submit(request))
-        began = began or client.show(made[0].app).app.submitted
         print(f"{made[-1].app} {made[-1].name}", flush=True)
     return made
 

@@ -118,7 +118,8 @@ def _probe(
     request: schema.SubmitRequest, gang: Gang, seconds: Seconds, beside: schema.SubmitRequest | None
 ) -> schema.SubmitRequest:
     job = request.jobs[0]
-    program = changed(job.program, work_is_time=False, grace_s=GRACE_S)
+    # A folder of its own for checkpoints: one that the user named is of the real training.
+    program = changed(job.program, work_is_time=False, grace_s=GRACE_S, checkpoint_dir="", checkpoint_url="")
     if beside is not None:
         program = changed(program, argv=_both(program, beside.jobs[0].program, request.name, beside.name))
     probe = changed(
@@ -126,6 +127,7 @@ def _probe(
         # No policy pairs a job of no known model with another one, and what it does teaches nothing.
         model=GENERIC,
         step_scale=None,
+        dynamic=None,  # its speed is of steps, not of epochs
         gpus_min=gang.gpus,
         gpus_max=gang.gpus,
         gpu_types=[gang.gpu_type],
@@ -199,7 +201,8 @@ def _followed(client: Client, app: int, seconds: Seconds, after: int) -> Probe |
         if found.seconds >= seconds:
             return found
         if ended.state in OVER:
-            failed = "" if found.rate else ended.reason or f"it {ended.state} before it reported its speed"
+            right = found.rate and ended.state != "failed"
+            failed = "" if right else ended.reason or f"it {ended.state} before it reported its speed"
             return replace(found, failed=failed)
         if not found.rate and time.monotonic() > begun + seconds + SILENT_S:
             silent = f"it reported no steps within {seconds + SILENT_S:.0f} s; it has to use themis.train"

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 Save = Callable[[Path], object]
+SIZES = "sizes"
+"""Key of the record's bytes by file; another machine may see a file shorter than it is for a while, not longer."""
 
 
 class Checkpoints:
@@ -25,12 +27,14 @@ class Checkpoints:
         self.folder, self.keep = Path(folder), keep
 
     def latest(self) -> tuple[Path, dict[str, Any]] | None:
-        """Path of the newest state and the position of training, or None. One with an unreadable record is skipped."""
+        """Path of the newest state and the position of training, or None. One that lacks a part of what was written is skipped."""
         for path in reversed(self._all()):
             with contextlib.suppress(OSError, ValueError):
-                position = json.loads((path / "themis.json").read_text())
+                position, state = json.loads((path / "themis.json").read_text()), path / "state"
                 if isinstance(position, dict):
-                    return path / "state", position
+                    sizes = position.pop(SIZES, {})
+                    if all((state / name).stat().st_size >= size for name, size in sizes.items()):
+                        return state, position
         return None
 
     def draft(self, step: int) -> Path:
@@ -48,7 +52,10 @@ class Checkpoints:
     def commit(self, step: int, position: Mapping[str, Any]) -> Path:
         """The draft becomes the newest checkpoint in one step (the first rank of each folder); older ones than ``keep`` go."""
         draft, final = self.draft(step), self.folder / f"step-{step:012d}"
-        (draft / "themis.json").write_text(json.dumps(position))
+        state = draft / "state"
+        written = [state] if state.is_file() else [path for path in state.rglob("*") if path.is_file()]
+        sizes = {path.relative_to(state).as_posix(): path.stat().st_size for path in written}
+        (draft / "themis.json").write_text(json.dumps({**position, SIZES: sizes}))
         _flush_all(draft)
         if final.exists():
             shutil.rmtree(final)

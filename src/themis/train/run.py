@@ -386,7 +386,13 @@ class Run:
         self._loaded = True
         latest = self.checkpoints.latest() if self.checkpoints else None
         if latest is not None and self.load is not None:
-            self.load(latest[0])
+            try:
+                self.load(latest[0])
+            except Exception as error:
+                error.add_note(
+                    f"themis.train: {latest[0].parent} could not be loaded; remove it to go on from an older checkpoint."
+                )
+                raise
         self._tell()
 
     def _save(self) -> None:
