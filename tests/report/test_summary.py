@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from report_cases import MINI, fold, runs
 
 from themis.report.compare import columns_for, compare
+from themis.report.findings import finding
 from themis.report.html import render
 from themis.report.result import RunMetrics
 from themis.report.summary import lateness, summary
@@ -77,6 +79,17 @@ def test_a_log_without_a_completed_app_claims_nothing() -> None:
     text = said([fold(MINI[:8])])
     assert "No app has completed yet." in text
     assert "later than" not in text
+
+
+def test_apps_of_unknown_work_completed_all_the_same() -> None:
+    run = with_rho(fold(MINI), math.nan, math.nan)
+    unknown = replace(
+        run,
+        rho_reference=replace(run.rho_reference, max=math.nan),
+        apps=(*run.apps, replace(run.apps[0], outcome="active")),
+    )
+    assert "No app has completed yet." not in said([unknown])
+    assert "worst-off" not in finding(compare([unknown]), columns_for([unknown]))
 
 
 def test_chance_is_named_where_it_may_be_the_reason() -> None:

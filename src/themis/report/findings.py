@@ -75,7 +75,7 @@ def _alone(row: ComparisonRow, columns: Sequence[ComparisonColumn], at: dict[str
     jct = columns[at["jct_mean"]] if "jct_mean" in at else None
     took = f"apps took {value('jct_mean')} {unit(jct)} on average" if jct else "apps completed"
     worst = ""
-    if "rho_reference_max" in at:
+    if "rho_reference_max" in at and not math.isnan(row.cells[at["rho_reference_max"]].mean):
         worst = f", the worst-off one {value('rho_reference_max')} times as long as on its own share of the cluster"
     return f"Under {row.label} {took}{worst}."
 

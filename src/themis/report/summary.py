@@ -25,11 +25,13 @@ class Lateness:
 
     Attributes
     ----------
-    late, known : apps that did, and completed apps of which that is known. ``late_users``, ``users`` : whose apps they are.
+    completed : apps that did. ``late``, ``known`` : of these, apps that were late, and those of which that is known.
+    late_users, users : whose apps they are.
     worst : the app with the highest ``rho_reference`` of those that were late, None where none was.
     active : apps that had not ended when the log ended.
     """
 
+    completed: int
     late: int
     known: int
     late_users: int
@@ -48,6 +50,7 @@ def lateness(row: ComparisonRow) -> Lateness:
     known = [app for run in row.runs for app in run.completed if not math.isnan(app.rho_reference)]
     late = [app for app in known if app.rho_reference > LATE]
     return Lateness(
+        completed=sum(len(run.completed) for run in row.runs),
         late=len(late),
         known=len(known),
         late_users=len({app.user for app in late}),
@@ -137,7 +140,7 @@ def _unfinished(found: dict[str, Lateness]) -> str:
     if not active:
         return ""
     most = max(active, key=lambda label: active[label])
-    if not any(of.known for of in found.values()):
+    if not any(of.completed for of in found.values()):
         return "No app has completed yet."
     more = f", up to {active[most]} (under {most})" if len(active) > 1 else f" under {most}: {active[most]}"
     return f"Apps that had not ended when the log ended are not counted{more}."
