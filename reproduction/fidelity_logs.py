@@ -126,13 +126,15 @@ class Decision:
 
 
 def decisions(log: Path) -> list[Decision]:
-    """All of a log, in order."""
+    """All of a log that gave GPUs to somebody, or to nobody, in order; renewals of all leases are none."""
     out = []
     for record in records(log):
         if record["kind"] == "Allocated":
             answer, gangs = record["answer"], dict[int, tuple[int, list[tuple[int, int]]]]()
-            grant = answer if "app" in answer else answer.get("new") or {}  # a renewal may have one
-            for app, gang, machine, gpus in zip(*(grant.get(key, ()) for key in ("app", "gang", "machine", "gpus"))):
+            grant = answer if "app" in answer else answer.get("new")
+            if grant is None:
+                continue  # all leases were renewed: nothing was decided
+            for app, gang, machine, gpus in zip(*(grant[key] for key in ("app", "gang", "machine", "gpus"))):
                 gangs.setdefault(gang, (app, []))[1].append((machine, gpus))
             out.append(Decision(record["t"], tuple(sorted((app, tuple(seats)) for app, seats in gangs.values()))))
     return out
