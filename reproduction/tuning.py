@@ -58,8 +58,8 @@ end, by what the users believed of a trial ({trial:g} s), which is all that the 
 
 The best trial is the same alone and sharing. `fair_finish` lets who can be done first go first, as long as the others then still
 end when they would on their own share: one user holds all four GPUs, then the other. Ann's rho is above 1: all that is known of
-a trial is what she declared, and each change of hands costs starts. Under `themis`, the default on 24 November 2026, both held between 14 and
-86 % in each quarter, and sharing took 339 s, with measured rho of 1.63 and 1.37. One run each: no interval.
+a trial is what she declared, and each change of hands costs starts. Under `themis`, the default on 24 November 2026, both held
+between 14 and 86 % in each quarter, and sharing took 339 s, with measured rho of 1.63 and 1.37. One run each: no interval.
 
 Before a worker of Ray Tune told the scheduler that Tune has a checkpoint or an outcome of its work, each preemption seemed to cost
 Ben everything. His rho seemed to grow without end, and he was given 72 % and 76 % of the GPU time in two runs of this script.
