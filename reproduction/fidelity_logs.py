@@ -126,7 +126,7 @@ class Decision:
 
 
 def decisions(log: Path) -> list[Decision]:
-    """All of a log that gave GPUs to somebody, or to nobody, in order; renewals of all leases are none."""
+    """All decisions of a log, in order. A renewal of all leases is not one."""
     out = []
     for record in records(log):
         if record["kind"] == "Allocated":

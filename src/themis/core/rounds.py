@@ -1,7 +1,8 @@
 """Time shares in force: rounds entitled and rounds received so far by each combination (Gavel §3.2, §5).
 
 The entitlement is the integral of the share over time. Rounds received count from the moment that a gang gets its GPUs to
-the end of its round. Both are carried over to the next shares for every combination that is in both.
+the end of its lease, which is that of its round or later. Both are carried over to the next shares for every combination that
+is in both.
 Differs from the published code, which forgets both whenever shares change. How far the two can be apart: decision 13.
 """
 
